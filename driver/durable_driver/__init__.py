@@ -1,0 +1,1 @@
+"""The driver: one process that drives a session for one attempt."""

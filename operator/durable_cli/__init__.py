@@ -1,0 +1,1 @@
+"""The command line: `durable` on one machine, `kubectl durable` on a cluster."""

@@ -1,0 +1,1 @@
+"""The Kubernetes operator: reads, asks the coordinator, acts."""

@@ -1,0 +1,1 @@
+"""The Space daemon: files and commands behind epochs and an exec ledger."""

@@ -1,0 +1,62 @@
+"""The base: crash points, the floor rule, durable writes."""
+
+import os
+import signal
+import subprocess
+import sys
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from durable_base.crash import parse
+from durable_base.files import write_atomic
+from durable_base.floor import Admission, Floor, judge
+
+PROGRAM = (
+    "from durable_base.crash import crash_point\nfor _ in range(3):\n    crash_point('a.b')\n    print('x', flush=True)"
+)
+
+
+def run(**env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", PROGRAM], env={**os.environ, **env}, capture_output=True, text=True)
+
+
+def test_a_point_that_is_not_armed_does_nothing() -> None:
+    assert run().stdout == "x\nx\nx\n"
+
+
+def test_an_armed_point_kills_at_the_named_pass(tmp_path: Path) -> None:
+    done = run(DURABLE_CRASH="a.b:2", DURABLE_CRASH_LOG=str(tmp_path / "log"))
+    assert (done.returncode, done.stdout) == (-signal.SIGKILL, "x\n")
+    assert (tmp_path / "log").read_text() == "a.b\na.b\n"
+
+
+@pytest.mark.parametrize("text", ["a=burn", "a:0", "a:x"])
+def test_a_point_that_cannot_be_armed_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="DURABLE_CRASH"):
+        parse(text)
+
+
+def test_the_floor_rule_over_all_combinations() -> None:
+    for epoch, incarnation in product((1, 2, 3), ("a", "b", "")):
+        got = judge(Floor(2, "a"), Floor(epoch, incarnation))
+        if epoch == 3:
+            assert got is Admission.RAISES
+        elif (epoch, incarnation) == (2, "a"):
+            assert got is Admission.ADMITTED
+        else:
+            assert got is Admission.STALE
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_atomic(tmp_path / "f", b"old")
+
+    def full(*_: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(OSError, match="No space"):
+        write_atomic(tmp_path / "f", b"new")
+    assert [p.name for p in tmp_path.iterdir()] == ["f"]
+    assert (tmp_path / "f").read_bytes() == b"old"
