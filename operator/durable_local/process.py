@@ -1,0 +1,116 @@
+"""Child processes as the coordinator sees them: started once per folder, found again after a crash, never trusted by pid alone."""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from durable_local import keeper
+
+
+class Life(enum.Enum):
+    ABSENT = "absent"  # no keeper ever claimed the folder
+    RUNNING = "running"  # the keeper holds its lock
+    ENDED = "ended"  # an exit record tells how
+    GONE = "gone"  # claimed, over, and nobody knows how: its keeper was killed, or the machine went down
+
+
+@dataclass(frozen=True, slots=True)
+class ChildFacts:
+    """One look at a folder. Times are Unix seconds."""
+
+    life: Life
+    uid: str = ""
+    pid: int = 0  # of the child, not of its keeper; 0 if not recorded
+    code: int | None = None
+    signal: int = 0  # 0: it ended by itself
+    started_at: float | None = None
+    ended_at: float | None = None
+
+
+def start(folder: Path, uid: str, command: Sequence[str], env: Mapping[str, str], cwd: Path) -> subprocess.Popen[bytes]:
+    """Start `command` in `folder`, unless something ever was: `look` then tells of that other one.
+
+    The answer is the keeper; it survives this process. Its stdout and stderr are files in the folder.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    arguments = [sys.executable, "-I", "-S", keeper.__file__, str(folder.absolute()), uid, *command]
+    return subprocess.Popen(
+        arguments,
+        env=dict(env),
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def look(folder: Path) -> ChildFacts:
+    """What is known of the child of `folder`, from its records and its lock. Never blocks, changes nothing."""
+    claim = _read(folder / "claim")
+    if claim is None:
+        return ChildFacts(Life.ABSENT)
+    uid, started_at = str(claim["uid"]), (folder / "claim").stat().st_mtime
+    child = _read(folder / "child")
+    pid = int(child["pid"]) if child else 0
+    # The exit record comes before the lock is let go: looked for before the lock and after it, none is missed.
+    end = _read(folder / "exit")
+    if end is None and claim["boot"] == keeper.boot_id() and _locked(folder / "lock"):
+        return ChildFacts(Life.RUNNING, uid, pid, started_at=started_at)
+    end = end or _read(folder / "exit")
+    if end is None:
+        return ChildFacts(Life.GONE, uid, pid, started_at=started_at)
+    return ChildFacts(Life.ENDED, uid, pid, end["code"], end["signal"], started_at, end["time"])
+
+
+def send(folder: Path, number: signal.Signals) -> bool:
+    """Signal the child of `folder`, and nobody who got its pid later. False: there is nobody to signal."""
+    child = _read(folder / "child")
+    if child is None or child["boot"] != keeper.boot_id():
+        return False
+    try:
+        handle = os.pidfd_open(child["pid"])
+    except OSError:
+        return False
+    try:
+        # The handle is of whoever has the pid now; the start time says whether that is still our child.
+        if keeper.start_time(child["pid"]) != child["start"]:
+            return False
+        signal.pidfd_send_signal(handle, number)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True
+
+
+def _locked(path: Path) -> bool:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        record: dict[str, Any] = json.loads(path.read_bytes())
+        return record
+    return None

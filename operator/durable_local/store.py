@@ -1,0 +1,117 @@
+"""The objects of one session's folder, in SQLite: what an API server is on a cluster.
+
+Guarantees: a status is written only over the revision that was read (compare-and-swap), whole or not at all; an epoch,
+generation or lease token that is once written never goes back, whoever writes. A write that has returned survives SIGKILL and
+power loss (`synchronous=FULL`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from durable_base.errors import UsageError
+
+# The same promise that the CRDs' transition rules keep on a cluster: absent counts as gone back.
+_GROWING = ("epoch", "attempts", "leaseToken", "generation")
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS objects (
+  kind TEXT NOT NULL, name TEXT NOT NULL, uid TEXT NOT NULL, created TEXT NOT NULL, revision INTEGER NOT NULL,
+  spec TEXT NOT NULL CHECK (json_valid(spec)), status TEXT NOT NULL CHECK (json_valid(status)), PRIMARY KEY (kind, name)
+);
+""" + "".join(
+    f"""
+CREATE TRIGGER IF NOT EXISTS {field}_grows BEFORE UPDATE ON objects
+WHEN coalesce(json_extract(new.status, '$.{field}'), 0) < coalesce(json_extract(old.status, '$.{field}'), 0)
+BEGIN SELECT RAISE(ABORT, '{field} must not go back'); END;
+"""
+    for field in _GROWING
+)
+_COLUMNS = "kind, name, uid, created, revision, spec, status"
+
+
+class ConflictError(Exception):
+    """Somebody wrote the object since it was read; nothing was written. Read again and plan again (rule 16)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An object as it was read. `spec` and `status` are JSON texts, `created` is RFC 3339 in UTC."""
+
+    kind: str
+    name: str
+    uid: str
+    created: str
+    revision: int
+    spec: str
+    status: str
+
+
+class Store:
+    """One connection to one file; used by one thread."""
+
+    def __init__(self, path: Path, *, create: bool = True) -> None:
+        """Raise UsageError if the file can't be opened or is none of ours."""
+        self._path = path
+        try:
+            if create:
+                path.parent.mkdir(parents=True, exist_ok=True)
+            mode = "rwc" if create else "ro"
+            self._db = sqlite3.connect(f"file:{_quoted(path)}?mode={mode}", uri=True, isolation_level=None, timeout=10)
+            if create:
+                self._db.execute("PRAGMA synchronous=FULL")
+                self._db.executescript(_SCHEMA)
+            else:
+                self._db.execute("SELECT 1 FROM objects LIMIT 1")
+        except (OSError, sqlite3.Error) as error:
+            raise UsageError(
+                f"{path}: the state can't be read ({error}). Check the folder's owner and mode, or name another with --state DIR."
+            ) from error
+
+    def close(self) -> None:
+        self._db.close()
+
+    def read(self, kind: str, name: str) -> Record | None:
+        row = self._db.execute(f"SELECT {_COLUMNS} FROM objects WHERE kind=? AND name=?", (kind, name)).fetchone()
+        return None if row is None else Record(*row)
+
+    def create(self, kind: str, name: str, spec: str, status: str = "{}") -> Record:
+        """Raise ConflictError if there is one of that name."""
+        created = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+        record = Record(kind, name, str(uuid.uuid4()), created, 1, spec, status)
+        with self._judged():
+            self._db.execute(
+                f"INSERT INTO objects ({_COLUMNS}) VALUES (?,?,?,?,?,?,?)",
+                (record.kind, record.name, record.uid, record.created, record.revision, record.spec, record.status),
+            )
+        return record
+
+    def write(self, read: Record, *, spec: str | None = None, status: str | None = None) -> Record:
+        """Replace spec, status or both of the object, if it still is what was read. Raise ConflictError."""
+        spec, status = spec or read.spec, status or read.status
+        with self._judged():
+            done = self._db.execute(
+                "UPDATE objects SET spec=?, status=?, revision=revision+1 WHERE kind=? AND name=? AND uid=? AND revision=?",
+                (spec, status, read.kind, read.name, read.uid, read.revision),
+            )
+        if done.rowcount != 1:
+            raise ConflictError(f"{read.kind} {read.name}: changed since revision {read.revision} was read")
+        return Record(read.kind, read.name, read.uid, read.created, read.revision + 1, spec, status)
+
+    @contextlib.contextmanager
+    def _judged(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.IntegrityError as error:
+            raise ConflictError(str(error)) from error
+        except sqlite3.Error as error:
+            raise UsageError(f"{self._path}: the state can't be written ({error}). Check the disk and the folder's mode.") from error
+
+
+def _quoted(path: Path) -> str:
+    return str(path.absolute()).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
