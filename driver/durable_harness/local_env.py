@@ -99,7 +99,7 @@ class LocalExecutionEnv:
     async def flush(self, path: str) -> None:
         def flush(target: str) -> None:
             if os.path.isdir(target):
-                raise FileError("is_directory", target)
+                raise FileError("is_directory", target, "is a directory")
             fd = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
             try:
                 os.fsync(fd)
@@ -231,7 +231,7 @@ def _write(target: str, data: bytes) -> None:
     """Through a symlink to its file, keeping the file's mode."""
     target = os.path.realpath(target)
     if os.path.isdir(target):
-        raise FileError("is_directory", target)
+        raise FileError("is_directory", target, "is a directory")
     mode = None
     with contextlib.suppress(FileNotFoundError):
         mode = stat.S_IMODE(os.stat(target).st_mode)
