@@ -18,8 +18,9 @@ from durable_testbed.process import Daemons, call, wait_for
 from durable_testbed.requirements import SYSTEM_PATH
 
 ANSWER_SECONDS = 30
+IN_MEMORY_BYTES_MIN = 8 << 30
 CONTAINERD = """version = 3
-root = "{home}/containerd"
+root = "{images}"
 state = "{home}/state"
 [grpc]
   address = "{home}/c.sock"
@@ -63,6 +64,7 @@ class Node:
         self._daemons = daemons
         self._programs = programs
         self._socket = self.home / "c.sock"
+        self._images = daemons.folder / f"images-{name}"  # beside what `forget` unmounts: images outlive a reboot
 
     @property
     def daemons(self) -> tuple[str, str]:
@@ -73,10 +75,16 @@ class Node:
         """Start containerd, which also brings up the network of pods."""
         (self.home / "cni").mkdir(parents=True)
         (self.home / "cni" / "10-pods.conflist").write_text(json.dumps(self._pod_network()))
+        self._images.mkdir()
+        if _memory_available() > IN_MEMORY_BYTES_MIN:
+            # Unpacked images, and what containers write outside their volumes. On a disk that others use too, importing
+            # the product's images was seen to take 20 to 30 s instead of 6 s.
+            call("mount", "-t", "tmpfs", "-o", "mode=711", "tmpfs", self._images)
         config = self.home / "containerd.toml"
         config.write_text(
             CONTAINERD.format(
                 home=self.home,
+                images=self._images,
                 sandbox_image=sandbox_image,
                 cni_programs=self._programs["bridge"].parent,
                 shim=self._programs["containerd-shim-runc-v2"],
@@ -223,3 +231,8 @@ class Node:
         # portmap stands here for pods with a hostPort
         plugins = [{**bridge, "ipam": addresses}, {"type": "portmap", "capabilities": {"portMappings": True}}]
         return {"cniVersion": "1.0.0", "name": "pods", "plugins": plugins}
+
+
+def _memory_available() -> int:
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
