@@ -16,7 +16,7 @@ from enum import Enum
 from durable_coordinator.report import Report
 from durable_coordinator.spec_session import SessionSpec
 from durable_coordinator.spec_space import SpaceSpec
-from durable_coordinator.status import SessionStatus, SpaceStatus
+from durable_coordinator.status import LogPlace, SessionStatus, SpaceStatus
 
 
 class Disruption(Enum):
@@ -34,7 +34,10 @@ class Disruption(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deletion:
-    """An object is being deleted: since when (unix seconds) and how long it was given."""
+    """An object is being deleted: when it was asked (unix seconds) and how long it was given.
+
+    Kubernetes' deletionTimestamp is the end of the grace: `at` = deletionTimestamp - deletionGracePeriodSeconds.
+    """
 
     at: float
     grace_seconds: float = 0.0
@@ -89,12 +92,13 @@ class DriverFacts:
     bound_at: float | None = None
     started_at: float | None = None
     deletion: Deletion | None = None
+    disruption: Disruption | None = None
     node_unreachable_seconds: float | None = None  # None: the node is fine (rule 7)
     waiting_reason: str = (
         "Starting"  # of Ready: Unschedulable, ImagePullFailed, ConfigError, VolumeUnavailable, Starting
     )
     waiting_message: str = ""
-    outdated: bool = False  # made from another spec.driver than the present one; matters while it is not bound
+    outdated: bool = False  # made from another spec.driver than the present one; matters until it has started
     frozen: bool = False
     beat_age_seconds: float | None = None  # None: no report stream
     committed: bool = False
@@ -129,6 +133,7 @@ class SpacePod:
     waiting_reason: str = "Placing"  # Unschedulable, ImagePullFailed, PodRejected, VolumeUnavailable, Placing
     waiting_message: str = ""
     restarts: int = 0
+    outdated: bool = False  # made from another spec than the present one; matters until it has started
     last_reason: str = ""  # of the container's last termination: OOMKilled ...
     last_code: int = 0
     last_at: float | None = None
@@ -221,11 +226,12 @@ class SessionFacts:
     created_at: float = 0.0
     install: str = ""  # this coordinator's install id
     deleting: Deletion | None = None
-    finalizer: bool = False  # `durablesessions.dev/cleanup` is on the object
+    finalizer: bool = False  # `durablesessions.dev/cleanup` is on the object; one machine needs none: True
     cleaned_up: bool = False  # log and checkpoints of a deletionPolicy Delete are gone, or never will be
     namespace_terminating: bool = False
     driver: DriverFacts | None = None  # the one named `<session>-e<status.epoch>`, whoever owns it
     others: tuple[DriverFacts, ...] = ()  # drivers of other epochs that are not over; also late ones
+    history: tuple[DriverFacts, ...] = ()  # drivers of lower epochs that are over and still there for their logs
     remembered: Mapping[str, DriverEnd] = field(
         default_factory=dict
     )  # ends by uid, kept until the epoch was passed (rule 9)
@@ -235,3 +241,6 @@ class SessionFacts:
     space: SpaceFacts | None = None  # None: no DurableSpace of that name
     space_changed_at: float = 0.0  # when the Space's generation, pod, address or boot id last changed; 0: unknown
     obstacle: Obstacle | None = None
+    log: LogPlace | None = (
+        None  # where the log will live, as the shell resolves it; recorded once, with the first epoch
+    )

@@ -1,4 +1,4 @@
-"""Follow a spec's references into ConfigMaps, where no API server does it: the input, the agent, its script, files, environment."""
+"""Follow a spec's references into ConfigMaps where no API server does it: input, agent, script, files, environment."""
 
 from __future__ import annotations
 

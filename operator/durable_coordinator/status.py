@@ -46,7 +46,8 @@ class DriverRecord(_Wire, frozen=True):
     node: str = ""
     epoch: int = 0
     started_at: datetime | None = None
-    image: str = ""
+    image: str = ""  # pinned when a driver has started (rule 36)
+    spec_image: str = ""  # the spec's image that `image` was pinned for: an edit ends the pin
 
 
 class SpaceRecord(_Wire, frozen=True):
