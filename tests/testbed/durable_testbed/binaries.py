@@ -110,11 +110,14 @@ class Binaries:
     def __getitem__(self, name: str) -> Path:
         return self._found[name]
 
+    def folders(self) -> list[str]:
+        """Where these programs are."""
+        return list(dict.fromkeys(str(file.parent) for file in self._found.values()))
+
     def path(self) -> str:
         """A search path that finds these programs first, then those of the system."""
-        folders = dict.fromkeys(str(file.parent) for file in self._found.values())
         system = os.environ.get("PATH", os.defpath).split(os.pathsep)
-        return os.pathsep.join(dict.fromkeys([*folders, *system, "/usr/sbin", "/usr/bin", "/sbin", "/bin"]))
+        return os.pathsep.join(dict.fromkeys([*self.folders(), *system, "/usr/sbin", "/usr/bin", "/sbin", "/bin"]))
 
 
 def for_cluster() -> Binaries:

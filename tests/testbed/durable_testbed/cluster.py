@@ -27,7 +27,7 @@ from durable_testbed.errors import BedError
 from durable_testbed.kubectl import Kubectl
 from durable_testbed.node import Node
 from durable_testbed.pki import Authority
-from durable_testbed.process import ENTER, Daemons, call, say, wait_for
+from durable_testbed.process import ENTER, Daemons, say, wait_for
 from durable_testbed.run_folder import RunFolder
 
 NODES = 2
@@ -82,11 +82,10 @@ class Cluster:
         return cluster
 
     @classmethod
-    def named(cls, name: str) -> Self:
-        """The cluster `name`, which another process may have started; it need not run."""
+    def named(cls, name: str, *, only_look: bool = False) -> Self:
+        """The cluster `name`, which another process may have started. To start or change it takes its lock."""
         requirements.check(requirements.Level.CLUSTER)
-        programs = binaries.for_cluster()
-        return cls(RunFolder.named(name), programs)
+        return cls(RunFolder.existing(name) if only_look else RunFolder.named(name), binaries.for_cluster())
 
     # What there is
 
@@ -252,7 +251,9 @@ class Cluster:
     def wait_usable(self, *nodes: str, seconds: float = 60) -> None:
         """Wait until pods can be placed on these nodes (default: on all)."""
         wanted = set(nodes or self.nodes)
-        wait_for(f"nodes {', '.join(sorted(wanted))} are usable", seconds, lambda: self.kubectl.usable_nodes() >= wanted)
+        wait_for(
+            f"nodes {', '.join(sorted(wanted))} are usable", seconds, lambda: self.kubectl.usable_nodes() >= wanted
+        )
 
     # Start and stop
 

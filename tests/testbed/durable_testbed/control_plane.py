@@ -45,7 +45,12 @@ class Endpoints:
 
 
 def start_storage_and_api(
-    daemons: Daemons, programs: binaries.Binaries, authority: Authority, ends: Endpoints, *options: str, cgroup: str = ""
+    daemons: Daemons,
+    programs: binaries.Binaries,
+    authority: Authority,
+    ends: Endpoints,
+    *options: str,
+    cgroup: str = "",
 ) -> None:
     """Start etcd and an API server; `options` are more flags of the latter."""
     folder, pki = daemons.folder, authority.folder
@@ -82,7 +87,12 @@ def start_storage_and_api(
 
 
 def start_controllers(
-    daemons: Daemons, programs: binaries.Binaries, authority: Authority, kubeconfig: Path, *options: str, cgroup: str = ""
+    daemons: Daemons,
+    programs: binaries.Binaries,
+    authority: Authority,
+    kubeconfig: Path,
+    *options: str,
+    cgroup: str = "",
 ) -> None:
     """Start the controller manager; `options` are more flags of it."""
     daemons.start(
@@ -172,7 +182,11 @@ class ControlPlane:
             self.url = ends.url
             self._authority.kubeconfig(self.kubeconfig, ends.url, admin)
             # Loopback can't be the endpoint of a Service, so the API server must not try to publish itself.
-            options = ("--bind-address=127.0.0.1", "--endpoint-reconciler-type=none", "--service-cluster-ip-range=10.0.0.0/24")
+            options = (
+                "--bind-address=127.0.0.1",
+                "--endpoint-reconciler-type=none",
+                "--service-cluster-ip-range=10.0.0.0/24",
+            )
             start_storage_and_api(self._daemons, self._programs, self._authority, ends, *options)
             try:
                 self._wait_ready()

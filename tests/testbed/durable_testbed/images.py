@@ -25,6 +25,7 @@ from durable_testbed.process import call, say
 EXTRAS = {"operator": ("operator",), "driver": ("driver", "models"), "space": ("space",)}  # of the wheel, by image
 BESIDES = ("pytest",)  # what an image holds for an agent's commands
 SUITE, SUITE_PYTHON, SUITE_GLIBC = "bookworm", (3, 11), (2, 36)
+RUN_ROOT = Path("/run/durable-testbed-buildah")  # in /run because what it says of mounts must not outlive a reboot
 DANGLING_MAX = 60
 BASE_PACKAGES = ("python3", "python3-venv", "ca-certificates", "git", "procps")
 BASE_EXCLUDES = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")
@@ -47,10 +48,11 @@ def build(repository: Path = paths.REPOSITORY) -> Images:
         base = _base(folder, store)
         context = folder / "context"
         _fill_context(repository, context)
+        content = [part for kind in ("dependencies", "product") for part in _contents(context / "wheels" / kind)]
         references = {}
         for name in EXTRAS:
             containerfile = repository / "images" / name / "Containerfile"
-            key = _digest(containerfile.read_bytes(), base.encode(), *_contents(context / "wheels" / "dependencies"), *_contents(context / "wheels" / "product"))
+            key = _digest(containerfile.read_bytes(), base.encode(), *content)
             references[name] = f"localhost/durable-{name}:{key}"
             store.build(references[name], containerfile, context, base)
         archive = _archive(folder, store, references)
@@ -68,8 +70,7 @@ class _Store:
     """buildah with a storage of its own, so that neither it nor the user's own images meet."""
 
     def __init__(self, folder: Path):
-        # its run folder must not outlive a reboot, after which its mounts are gone
-        self._command = ["buildah", f"--root={folder}", f"--runroot={paths.runs() / 'buildah'}", "--storage-driver=overlay"]
+        self._command = ["buildah", f"--root={folder}", f"--runroot={RUN_ROOT}", "--storage-driver=overlay"]
 
     def references(self) -> set[str]:
         lines = self("images", "--format={{.Name}}:{{.Tag}}").splitlines()

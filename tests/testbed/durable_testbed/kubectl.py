@@ -21,7 +21,9 @@ class Kubectl:
         """Run `kubectl ARGS` and give back its standard output; BedError with its error output if it fails."""
         return call(*self._command, *args, stdin=input, check=check, timeout_seconds=timeout_seconds)
 
-    def run(self, *args: str, input: str | None = None, timeout_seconds: float = 120) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, *args: str, input: str | None = None, timeout_seconds: float = 120
+    ) -> subprocess.CompletedProcess[str]:
         """Run `kubectl ARGS`, whatever its exit status; for tests that expect a refusal."""
         command = [*self._command, *args]
         return subprocess.run(command, input=input, capture_output=True, text=True, timeout=timeout_seconds)

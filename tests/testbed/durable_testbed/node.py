@@ -92,7 +92,9 @@ class Node:
             )
         )
         containerd, _ = self.daemons
-        self._daemons.start(containerd, self._programs["containerd"], "--config", config, cgroup=f"{self._cgroup}/system")
+        self._daemons.start(
+            containerd, self._programs["containerd"], "--config", config, cgroup=f"{self._cgroup}/system"
+        )
 
     def wait_containerd(self) -> None:
         """Wait until containerd takes connections: a kubelet that finds nobody there exits at once.
@@ -224,7 +226,14 @@ class Node:
             "dataDir": str(self.home / "ipam"),
             "routes": [{"dst": "0.0.0.0/0"}],
             "ranges": [
-                [{"subnet": network.RANGE, "rangeStart": f"{base}.1", "rangeEnd": f"{base}.254", "gateway": network.GATEWAY}]
+                [
+                    {
+                        "subnet": network.RANGE,
+                        "rangeStart": f"{base}.1",
+                        "rangeEnd": f"{base}.254",
+                        "gateway": network.GATEWAY,
+                    }
+                ]
             ],
         }
         bridge = {"type": "bridge", "bridge": network.BRIDGE, "isGateway": True, "ipMasq": False, "hairpinMode": True}

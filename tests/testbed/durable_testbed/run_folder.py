@@ -7,6 +7,7 @@ and that was not meant to stay (`keep`) belongs to a run that was killed, and th
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -24,9 +25,9 @@ KEPT_LOGS = 5
 
 
 class RunFolder:
-    """A run folder whose lock this process holds."""
+    """A run folder; this process holds its lock, unless it only looks (`existing`)."""
 
-    def __init__(self, path: Path, lock: IO[str]):
+    def __init__(self, path: Path, lock: IO[str] | None):
         self.path = path
         self._lock = lock
         # The name of what lies outside the folder: cgroup and network namespace.
@@ -41,11 +42,17 @@ class RunFolder:
     @classmethod
     def named(cls, name: str) -> Self:
         """The folder `name`, which may hold a run that another process started."""
-        if not name or "/" in name or name.startswith("."):
-            raise BedError(f"{name!r} can't name a cluster: use letters, digits, dashes")
-        path = paths.runs() / name
+        path = cls._path(name)
         path.mkdir(exist_ok=True)
         return cls._take(path)
+
+    @classmethod
+    def existing(cls, name: str) -> Self:
+        """The folder `name`, only to look at what runs there; BedError if there is none."""
+        path = cls._path(name)
+        if not (path / MARK).exists():
+            raise BedError(f"no cluster {name} runs: start it with `up`")
+        return cls(path, None)
 
     @classmethod
     def abandoned(cls) -> Iterator[Self]:
@@ -89,12 +96,20 @@ class RunFolder:
         self.empty()
         (self.path / MARK).unlink(missing_ok=True)
         self.path.rmdir()
-        Path(self._lock.name).unlink(missing_ok=True)
+        if self._lock:
+            Path(self._lock.name).unlink(missing_ok=True)
         self.release()
 
     def release(self) -> None:
         """Give back the lock, and leave the folder as it is."""
-        self._lock.close()
+        if self._lock:
+            self._lock.close()
+
+    @staticmethod
+    def _path(name: str) -> Path:
+        if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,20}", name):
+            raise BedError(f"{name!r} can't name a cluster: use up to 21 lower case letters, digits and dashes")
+        return paths.runs() / name
 
     @classmethod
     def _take(cls, path: Path) -> Self:
