@@ -54,7 +54,11 @@ def _take(folder: int, uid: str) -> bool:
     lock = os.open("lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600, dir_fd=folder)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        _put("claim", {"uid": uid, "pid": os.getpid(), "start": start_time(os.getpid()), "boot": boot_id()}, exclusive=True)
+        _put(
+            "claim",
+            {"uid": uid, "pid": os.getpid(), "start": start_time(os.getpid()), "boot": boot_id()},
+            exclusive=True,
+        )
     except (BlockingIOError, FileExistsError):
         return False
     return True  # the descriptor stays open until this process ends

@@ -1,4 +1,4 @@
-"""Child processes as the coordinator sees them: started once per folder, found again after a crash, never trusted by pid alone."""
+"""Child processes as the coordinator sees them: started once per folder, found again, never trusted by pid alone."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from durable_local import keeper
+
+Keeper = subprocess.Popen[bytes]
 
 
 class Life(enum.Enum):
@@ -38,7 +41,7 @@ class ChildFacts:
     ended_at: float | None = None
 
 
-def start(folder: Path, uid: str, command: Sequence[str], env: Mapping[str, str], cwd: Path) -> subprocess.Popen[bytes]:
+def start(folder: Path, uid: str, command: Sequence[str], env: Mapping[str, str], cwd: Path) -> Keeper:
     """Start `command` in `folder`, unless something ever was: `look` then tells of that other one.
 
     The answer is the keeper; it survives this process. Its stdout and stderr are files in the folder.
@@ -54,6 +57,13 @@ def start(folder: Path, uid: str, command: Sequence[str], env: Mapping[str, str]
         stderr=subprocess.DEVNULL,
         start_new_session=True,
     )
+
+
+def wait_claimed(folder: Path, keeper: Keeper, seconds: float = 10.0) -> None:
+    """Return once `folder` has a claim, whoever's, or its keeper ended without one, or the time is over."""
+    deadline = time.monotonic() + seconds
+    while not (folder / "claim").exists() and keeper.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.002)
 
 
 def look(folder: Path) -> ChildFacts:

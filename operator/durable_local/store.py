@@ -8,11 +8,12 @@ power loss (`synchronous=FULL`).
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sqlite3
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from durable_base.errors import UsageError
@@ -21,8 +22,10 @@ from durable_base.errors import UsageError
 _GROWING = ("epoch", "attempts", "leaseToken", "generation")
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS objects (
-  kind TEXT NOT NULL, name TEXT NOT NULL, uid TEXT NOT NULL, created TEXT NOT NULL, revision INTEGER NOT NULL,
-  spec TEXT NOT NULL CHECK (json_valid(spec)), status TEXT NOT NULL CHECK (json_valid(status)), PRIMARY KEY (kind, name)
+  kind TEXT NOT NULL, name TEXT NOT NULL, uid TEXT NOT NULL, created REAL NOT NULL,
+  revision INTEGER NOT NULL, generation INTEGER NOT NULL,
+  spec TEXT NOT NULL CHECK (json_valid(spec)), status TEXT NOT NULL CHECK (json_valid(status)),
+  PRIMARY KEY (kind, name)
 );
 """ + "".join(
     f"""
@@ -32,7 +35,7 @@ BEGIN SELECT RAISE(ABORT, '{field} must not go back'); END;
 """
     for field in _GROWING
 )
-_COLUMNS = "kind, name, uid, created, revision, spec, status"
+_COLUMNS = "kind, name, uid, created, revision, generation, spec, status"
 
 
 class ConflictError(Exception):
@@ -41,13 +44,14 @@ class ConflictError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """An object as it was read. `spec` and `status` are JSON texts, `created` is RFC 3339 in UTC."""
+    """An object as it was read. `spec` and `status` are JSON texts, `created` is in Unix seconds, `generation` counts specs."""
 
     kind: str
     name: str
     uid: str
-    created: str
+    created: float
     revision: int
+    generation: int
     spec: str
     status: str
 
@@ -77,31 +81,43 @@ class Store:
         self._db.close()
 
     def read(self, kind: str, name: str) -> Record | None:
-        row = self._db.execute(f"SELECT {_COLUMNS} FROM objects WHERE kind=? AND name=?", (kind, name)).fetchone()
+        with self._judged():
+            query = f"SELECT {_COLUMNS} FROM objects WHERE kind=? AND name=?"
+            row = self._db.execute(query, (kind, name)).fetchone()
         return None if row is None else Record(*row)
 
     def create(self, kind: str, name: str, spec: str, status: str = "{}") -> Record:
         """Raise ConflictError if there is one of that name."""
-        created = datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
-        record = Record(kind, name, str(uuid.uuid4()), created, 1, spec, status)
+        record = Record(kind, name, str(uuid.uuid4()), time.time(), 1, 1, spec, status)
         with self._judged():
             self._db.execute(
-                f"INSERT INTO objects ({_COLUMNS}) VALUES (?,?,?,?,?,?,?)",
-                (record.kind, record.name, record.uid, record.created, record.revision, record.spec, record.status),
+                f"INSERT INTO objects ({_COLUMNS}) VALUES (?,?,?,?,?,?,?,?)",
+                dataclasses.astuple(record),
             )
         return record
 
     def write(self, read: Record, *, spec: str | None = None, status: str | None = None) -> Record:
         """Replace spec, status or both of the object, if it still is what was read. Raise ConflictError."""
-        spec, status = spec or read.spec, status or read.status
+        new = dataclasses.replace(
+            read,
+            revision=read.revision + 1,
+            generation=read.generation + (spec is not None and spec != read.spec),
+            spec=read.spec if spec is None else spec,
+            status=read.status if status is None else status,
+        )
         with self._judged():
             done = self._db.execute(
-                "UPDATE objects SET spec=?, status=?, revision=revision+1 WHERE kind=? AND name=? AND uid=? AND revision=?",
-                (spec, status, read.kind, read.name, read.uid, read.revision),
+                "UPDATE objects SET spec=?, status=?, revision=?, generation=? WHERE kind=? AND name=? AND uid=? AND revision=?",
+                (new.spec, new.status, new.revision, new.generation, read.kind, read.name, read.uid, read.revision),
             )
         if done.rowcount != 1:
             raise ConflictError(f"{read.kind} {read.name}: changed since revision {read.revision} was read")
-        return Record(read.kind, read.name, read.uid, read.created, read.revision + 1, spec, status)
+        return new
+
+    def delete(self, kind: str, name: str, uid: str) -> None:
+        """Remove exactly this object; nothing happens if there is none of that uid."""
+        with self._judged():
+            self._db.execute("DELETE FROM objects WHERE kind=? AND name=? AND uid=?", (kind, name, uid))
 
     @contextlib.contextmanager
     def _judged(self) -> Iterator[None]:
@@ -110,7 +126,9 @@ class Store:
         except sqlite3.IntegrityError as error:
             raise ConflictError(str(error)) from error
         except sqlite3.Error as error:
-            raise UsageError(f"{self._path}: the state can't be written ({error}). Check the disk and the folder's mode.") from error
+            raise UsageError(
+                f"{self._path}: the state can't be read or written ({error}). Check the disk and the folder's mode."
+            ) from error
 
 
 def _quoted(path: Path) -> str:

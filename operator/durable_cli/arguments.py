@@ -1,0 +1,39 @@
+"""What a step's call does, read from the session's log while a driver writes it. Only this layer looks into logs."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from durable_cli.story import summary
+from durable_local.layout import session_home
+
+
+class LogArguments:
+    """Summaries of calls by session and step; "" where the log can't tell (yet)."""
+
+    def __init__(self, state: Path) -> None:
+        self._state = state
+        self._known: dict[tuple[str, int], str] = {}
+
+    def __call__(self, session: str, step: int) -> str:
+        if (session, step) not in self._known:
+            self._read(session)
+        return self._known.get((session, step), "")
+
+    def _read(self, session: str) -> None:
+        try:
+            from durable_harness.inspect import LogReader
+        except ImportError:
+            return  # the driver's extra is not installed here: steps go without their arguments
+        path = session_home(self._state, session).log
+        if not path.exists():
+            return
+        # A log that is just being made, or is busy, is no reason to stop watching: the next step asks again.
+        with contextlib.suppress(Exception):
+            reader = LogReader.open(path)
+            try:
+                for step, call in enumerate(reader.tool_calls(), start=1):
+                    self._known[session, step] = summary(call.arguments)
+            finally:
+                reader.close()

@@ -1,0 +1,110 @@
+"""`durable suspend`, `resume`, `retry` and `delete`: changes of a session's spec, which a running coordinator obeys at once."""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+from pathlib import Path
+
+import click
+import msgspec
+from msgspec.structs import replace
+
+from durable_base.errors import UsageError
+from durable_cli.options import STATE
+from durable_coordinator.spec_session import SessionSpec
+from durable_coordinator.status import SessionStatus, condition, from_dict
+from durable_local import history
+from durable_local.daemon import left_over
+from durable_local.layout import Lock
+from durable_local.sessions import KIND
+from durable_local.store import ConflictError, Store
+
+_TRIES = 20
+
+
+@click.command
+@click.argument("name")
+@STATE
+def suspend(name: str, state: Path) -> None:
+    """Let a session pause: its driver ends at its next durable point.
+
+    \b
+    Example: durable suspend fix-bug
+    """
+    _change(state, name, operating_mode="Suspended")
+    click.echo(f"{name} suspended; go on with: durable resume {name}")
+
+
+@click.command
+@click.argument("name")
+@STATE
+def resume(name: str, state: Path) -> None:
+    """Let a suspended session go on.
+
+    \b
+    Example: durable resume fix-bug
+    """
+    _change(state, name, operating_mode="Running")
+    click.echo(f"{name} may go on; `durable run` with its manifest does it, unless one is running")
+
+
+@click.command
+@click.argument("name")
+@STATE
+def retry(name: str, state: Path) -> None:
+    """Give a failed session a new series of attempts, on the same log.
+
+    \b
+    Example: durable retry fix-bug
+    """
+    _, record = history.find(state, name)
+    status = from_dict(SessionStatus, msgspec.json.decode(record.status))
+    verdict = condition(status.conditions, "Succeeded")
+    if verdict is None or verdict.status != "False":
+        raise UsageError(
+            f"{name} has not failed ({verdict.reason if verdict else 'Pending'}): there is nothing to retry"
+        )
+    _change(state, name, retry_token=secrets.token_hex(8))
+    click.echo(f"{name} may try again; `durable run` with its manifest does it")
+
+
+@click.command
+@click.argument("name")
+@STATE
+def delete(name: str, state: Path) -> None:
+    """Forget a session: its log, its workspace and its records are removed. It must not be running.
+
+    \b
+    Example: durable delete fix-bug
+    """
+    home, _ = history.find(state, name)
+    lock = Lock(home)
+    try:
+        if left_over(home):
+            raise UsageError(f"{name}: processes of it still run; let `durable run` end them first, then delete it")
+        for generation in home.generations():
+            shutil.rmtree(home.socket(generation).parent, ignore_errors=True)
+        shutil.rmtree(home.path)
+    finally:
+        lock.release()
+    click.echo(f"{name} deleted")
+
+
+def _change(state: Path, name: str, **fields: str) -> None:
+    """Compare-and-swap of the spec, over whatever the coordinator writes meanwhile."""
+    home, _ = history.find(state, name)
+    store = Store(home.state)
+    try:
+        for _ in range(_TRIES):
+            record = store.read(KIND, name)
+            assert record is not None
+            spec = replace(msgspec.json.decode(record.spec, type=SessionSpec), **fields)
+            try:
+                store.write(record, spec=msgspec.json.encode(spec).decode())
+                return
+            except ConflictError:
+                continue
+        raise UsageError(f"{name}: its state is being written all the time; try again")
+    finally:
+        store.close()

@@ -1,0 +1,142 @@
+"""`durable get` and `durable describe`: what the state folder tells. Nothing is changed, no coordinator is needed."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from durable_cli.arguments import LogArguments
+from durable_cli.options import OUTPUT, STATE
+from durable_cli.story import Story, duration
+from durable_local import history
+from durable_local.layout import Home
+from durable_local.process import ChildFacts, Life
+
+_COLUMNS = ("NAME", "READY", "REASON", "EPOCH", "ATTEMPTS", "SPACE", "AGE")
+
+
+@click.command
+@click.argument("names", nargs=-1)
+@STATE
+@OUTPUT
+def get(names: tuple[str, ...], state: Path, output: str) -> None:
+    """List sessions: those named, or all.
+
+    \b
+    Example: durable get
+             durable get fix-bug -o yaml
+    """
+    objects = [history.as_object(history.find(state, name)[1]) for name in names or history.sessions(state)]
+    if output != "text":
+        _dump(objects[0] if len(names) == 1 else {"apiVersion": "v1", "kind": "List", "items": objects}, output)
+        return
+    if not objects:
+        click.echo(f"no sessions in {state}", err=True)
+        return
+    rows = [_COLUMNS, *map(_row, objects)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
+    for row in rows:
+        click.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+@click.command
+@click.argument("name")
+@STATE
+@OUTPUT
+def describe(name: str, state: Path, output: str) -> None:
+    """Tell the story of a session: its drives, recoveries and steps, and what to do next if it failed.
+
+    \b
+    Example: durable describe fix-bug
+    """
+    home, record = history.find(state, name)
+    found = history.as_object(record)
+    if output != "text":
+        _dump(found, output)
+        return
+    status = found["status"]
+    verdict = _condition(status, "Succeeded")
+    click.echo(f"Session    {name}")
+    click.echo(f"State      {verdict.get('reason', 'Pending')}{_because(verdict)}")
+    click.echo(
+        f"Ready      {_condition(status, 'Ready').get('reason', 'Pending')}{_because(_condition(status, 'Ready'))}"
+    )
+    if status.get("answer"):
+        click.echo(f"Answer     {status['answer']}")
+    click.echo(f"Log        {home.log}\nWorkspace  {home.workspace}")
+    click.echo(f"Space      generation {status.get('space', {}).get('generation', 0)}, {_daemon_runs(home)}")
+    click.echo("\nDrives")
+    for drive in history.drives(home):
+        click.echo(f"  epoch {drive.epoch:<4} {_when(drive.child)}  {_end(drive)}")
+    click.echo("\nSteps")
+    story = Story(LogArguments(state))
+    for event in history.Follower(home, name).news():
+        for line in story.tell(event):
+            click.echo(f"  {line.head or 'epoch ' + str(event.epoch):<9} {line.text:<52}{line.took:>8}".rstrip())
+    _advise(name, verdict)
+
+
+def _advise(name: str, verdict: dict[str, Any]) -> None:
+    if verdict.get("status") == "False":
+        click.echo(f"\nNext: find the reason in the last drive's stderr, then `durable retry {name}` and run it again.")
+    elif verdict.get("status") != "True":
+        click.echo("\nNext: `durable run` with its manifest goes on with it.")
+
+
+def _daemon_runs(home: Home) -> str:
+    runs = sum(len(home.runs(generation)) for generation in home.generations())
+    return f"{runs} run{'' if runs == 1 else 's'} of its daemon"
+
+
+def _row(found: dict[str, Any]) -> tuple[str, ...]:
+    status = found["status"]
+    ready, space = _condition(status, "Ready"), status.get("space", {})
+    created = datetime.fromisoformat(found["metadata"]["creationTimestamp"]).timestamp()
+    return (
+        found["metadata"]["name"],
+        ready.get("status", "Unknown"),
+        ready.get("reason", "Pending"),
+        str(status.get("epoch", 0)),
+        str(status.get("attempts", 0)),
+        f"{space['name']} (g{space.get('generation', 0)})" if space.get("name") else "-",
+        duration(time.time() - created),
+    )
+
+
+def _condition(status: dict[str, Any], kind: str) -> dict[str, Any]:
+    return next((entry for entry in status.get("conditions", ()) if entry["type"] == kind), {})
+
+
+def _because(condition: dict[str, Any]) -> str:
+    return f": {condition['message']}" if condition.get("message") else ""
+
+
+def _when(child: ChildFacts) -> str:
+    if child.started_at is None:
+        return "not started"
+    began = datetime.fromtimestamp(child.started_at).strftime("%H:%M:%S")
+    return f"{began} for {duration((child.ended_at or time.time()) - child.started_at):<9}"
+
+
+def _end(drive: history.PastDrive) -> str:
+    if drive.child.life is Life.RUNNING:
+        return "runs"
+    how = f"killed by signal {drive.child.signal}" if drive.child.signal else f"exit code {drive.child.code}"
+    how = how if drive.child.life is Life.ENDED else "nobody saw how it ended"
+    if drive.report is None:
+        return how
+    told = ": ".join(part for part in (drive.report.reason, drive.report.message) if part)
+    return f"{how}, {drive.report.outcome}{f' ({told})' if told else ''}"
+
+
+def _dump(value: Any, output: str) -> None:
+    if output == "json":
+        click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    else:
+        click.echo(yaml.safe_dump(value, sort_keys=False, allow_unicode=True).rstrip())

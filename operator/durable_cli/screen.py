@@ -1,0 +1,134 @@
+"""Where a run is watched: lines on a terminal above a live status, plain lines elsewhere, or one document per event."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Iterator
+from typing import Protocol
+
+import click
+import yaml
+from rich.console import Console
+from rich.live import Live
+from rich.spinner import Spinner
+from rich.text import Text
+
+from durable_cli.story import Arguments, Line, Story
+from durable_local.events import Event
+
+_TONES = {"good": "green", "bad": "yellow", "quiet": "dim", "plain": ""}
+_HEAD_WIDTH, _TEXT_WIDTH, _TOOK_WIDTH = 9, 52, 8
+
+
+class Screen(Protocol):
+    def show(self, event: Event) -> None: ...
+
+    def say(self, text: str) -> None:
+        """A line of the end: where things are, what the answer is. Not part of a stream of events."""
+        ...
+
+
+class _Lines:
+    """Plain lines; a line is written whole, at once."""
+
+    def __init__(self, story: Story, width: int) -> None:
+        self._story = story
+        self._width = width
+        self._began: float | None = None
+
+    def show(self, event: Event) -> None:
+        for line in self.lines(event):
+            click.echo(self.format(line))
+
+    def say(self, text: str) -> None:
+        click.echo(text)
+
+    def lines(self, event: Event) -> list[Line]:
+        self._began = self._began or event.time
+        return self._story.tell(event)
+
+    def format(self, line: Line) -> str:
+        return f"{self._left(line)}{line.took:>{_TOOK_WIDTH}}   {self.clock(line)}"
+
+    def _left(self, line: Line) -> str:
+        name = f"{line.session:<{self._width}}  "
+        text = f"{line.head:<{_HEAD_WIDTH}} {line.text}" if line.head else line.text
+        return f"{name}{text:<{_HEAD_WIDTH + 1 + _TEXT_WIDTH}}"
+
+    def clock(self, line: Line) -> str:
+        seconds = max(int((line.at_ms - (self._began or line.at_ms)) / 1000), 0)
+        return f"{seconds // 60:02}:{seconds % 60:02}"
+
+
+class _Terminal(_Lines):
+    """The same lines in colour, above a line that says what goes on just now."""
+
+    def __init__(self, story: Story, width: int) -> None:
+        super().__init__(story, width)
+        self._console = Console(highlight=False)
+        self._live = Live(console=self._console, get_renderable=self._status, refresh_per_second=8, transient=True)
+
+    def start(self) -> None:
+        self._live.start()
+
+    def stop(self) -> None:
+        self._live.stop()
+
+    def show(self, event: Event) -> None:
+        for line in self.lines(event):
+            self._print(line)
+
+    def say(self, text: str) -> None:
+        self._console.print(text, markup=False, soft_wrap=True)
+
+    def _print(self, line: Line) -> None:
+        left, tone = self._left(line), _TONES[line.tone]
+        text = Text(left, style=tone)
+        text.stylize("bold", 0, len(line.session))
+        text.append(f"{line.took:>{_TOOK_WIDTH}}   ", style="dim").append(self.clock(line), style="dim")
+        self._console.print(text, soft_wrap=True)
+
+    def _status(self) -> Spinner | Text:
+        for line in self._story.waiting(int(time.time() * 1000)):
+            self._print(line)
+        running = self._story.running()
+        return Spinner("dots", Text(running, style="dim")) if running else Text("")
+
+
+class _Stream:
+    """One document per event, for programs."""
+
+    def __init__(self, output: str) -> None:
+        self._output = output
+
+    def show(self, event: Event) -> None:
+        text = event.to_json()
+        if self._output == "yaml":
+            text = yaml.safe_dump(json.loads(text), explicit_start=True, sort_keys=False, allow_unicode=True).rstrip()
+        click.echo(text)
+        sys.stdout.flush()
+
+    def say(self, text: str) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def screen(output: str, arguments: Arguments, sessions: list[str]) -> Iterator[Screen]:
+    """The right one for `output` (text, json, yaml) and for what stdout is."""
+    if output != "text":
+        yield _Stream(output)
+        return
+    story, width = Story(arguments), max(map(len, sessions), default=0)
+    if not sys.stdout.isatty():
+        sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+        yield _Lines(story, width)
+        return
+    terminal = _Terminal(story, width)
+    terminal.start()
+    try:
+        yield terminal
+    finally:
+        terminal.stop()

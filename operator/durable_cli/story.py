@@ -1,0 +1,189 @@
+"""Turn events into lines for a person: what happened, in which step, how long it took. Pure but for the look-up of arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from durable_local.events import Event
+
+# What became of the call that a crash interrupted; the first is followed by the step's number.
+_RECOVERIES = {
+    "reattached": "step {step} reattached to its command",
+    "replayed": "step {step} had ended meanwhile; its result is kept",
+    "adopted": "step {step} had taken effect; its outcome is kept",
+    "run": "step {step} had not begun; it runs now",
+    "reverted": "step {step} undone and done again",
+    "restored": "step {step} undone by restoring the checkpoint before it",
+    "reimaged": "Space made again from the log, for step {step}",
+    "rebuilt": "Space made again from the newest checkpoint, for step {step}",
+    "handedOver": "another session used the Space; step {step} is interrupted",
+}
+_QUIET = frozenset({"Driving", "Starting", "BackingOff", "Pending", "WaitingForSpace", "Finished", "Stopping"})
+_SUMMARY_MAX = 48
+
+# (session, step) -> what the call does, in a few words; "" if the log can't tell.
+Arguments = Callable[[str, int], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """`head` is `epoch 2` or `step 3`, `took` a duration; `tone` is good, bad, quiet or plain."""
+
+    session: str
+    head: str
+    text: str
+    took: str = ""
+    at_ms: int = 0
+    tone: str = "plain"
+
+
+@dataclass(slots=True)
+class _Session:
+    steps: dict[str, int] = field(default_factory=dict)  # call -> step
+    finished: set[int] = field(default_factory=set)
+    held: Line | None = None  # "driver started" waits a moment for the recovery that follows it
+    drives: int = 0
+    recoveries: int = 0
+    seen: set[tuple[object, ...]] = field(default_factory=set)
+    running: str = ""
+
+
+class Story:
+    def __init__(self, arguments: Arguments) -> None:
+        self._arguments = arguments
+        self._sessions: dict[str, _Session] = {}
+
+    def tell(self, event: Event) -> list[Line]:
+        """The lines that this event adds. An event that was told before (a coordinator started again) adds none."""
+        session = self._sessions.setdefault(event.session, _Session())
+        if event.name not in ("session.opened", "session.ready", "session.finished"):
+            key = (event.time, event.epoch, event.name, event.fields.get("step"), event.fields.get("call"))
+            if key in session.seen:
+                return []
+            session.seen.add(key)
+        lines = list(self._lines(event, session))
+        if session.held is not None and lines and lines[0] is not session.held:
+            lines.insert(0, session.held)
+            session.held = None
+        return lines
+
+    def waiting(self, now_ms: int) -> list[Line]:
+        """Lines that have waited long enough for a second half."""
+        due = [session for session in self._sessions.values() if session.held and now_ms - session.held.at_ms > 1000]
+        lines = [session.held for session in due if session.held is not None]
+        for session in due:
+            session.held = None
+        return lines
+
+    def running(self) -> str:
+        """What goes on at this moment, for a status line."""
+        return "   ".join(f"{name}: {session.running}" for name, session in self._sessions.items() if session.running)
+
+    def _lines(self, event: Event, session: _Session) -> Iterator[Line]:
+        fields, epoch = event.fields, f"epoch {event.epoch}"
+
+        def line(head: str, text: str, tone: str = "plain", took: str = "") -> Line:
+            return Line(event.session, head, text, took, event.time, tone)
+
+        match event.name:
+            case "driver.started":
+                session.drives += 1
+                session.running = "the driver starts"
+                session.held = line(epoch, "driver started")
+            case "recovery":
+                session.recoveries += 1
+                text = self._recovery(event, session)
+                held, session.held = session.held, None
+                yield line(epoch, f"{held.text}; {text}" if held else text, "good")
+            case "step.started":
+                step = int(fields["step"])
+                session.steps[str(fields.get("call"))] = step
+                session.running = f"step {step} {self._call(event)}"
+                if session.held is not None:
+                    held, session.held = session.held, None
+                    yield held
+            case "step.finished":
+                step = int(fields["step"])
+                session.running = "the model answers"
+                if step not in session.finished:
+                    session.finished.add(step)
+                    tone = "bad" if fields.get("isError") else "plain"
+                    yield line(f"step {step}", self._call(event), tone, duration(float(fields.get("seconds", 0))))
+            case "driver.gone":
+                session.running = ""
+                yield line("", _gone(event), "bad")
+            case "space.gone":
+                yield line("", f"Space gone ({_ended(event)}); its commands run on", "bad")
+            case "space.started" if int(fields.get("run", 1)) > 1:
+                yield line("", "Space started again", "quiet")
+            case "space.placed" if int(fields["generation"]) > 1:
+                yield line("", f"Space placed again (generation {fields['generation']})", "bad")
+            case "chaos.killed":
+                yield line("", f"chaos: {fields['target']} killed {fields['moment']}", "bad")
+            case "chaos.restarted":
+                yield line("", "coordinator started again", "quiet")
+            case "session.opened" if fields.get("again"):
+                yield line(epoch, "goes on where it stopped", "quiet")
+            case "session.ready" if fields["reason"] not in _QUIET:
+                yield line("", f"{fields['reason']}: {fields['message']}".rstrip(": "), "bad")
+            case "session.finished":
+                session.running = ""
+                yield from self._finished(event, session)
+
+    def _finished(self, event: Event, session: _Session) -> Iterator[Line]:
+        fields = event.fields
+        recoveries = sum(int(count) for count in fields.get("recoveries", {}).values())
+        counts = [_count(max(session.finished, default=0), "step"), _count(event.epoch, "epoch")]
+        counts.append(_count(recoveries, "recovery", "recoveries"))
+        if fields["succeeded"]:
+            yield Line(event.session, "Succeeded", ", ".join(counts), "", event.time, "good")
+        else:
+            why = f"{fields['reason']}: {fields['message']}".rstrip(": ")
+            yield Line(event.session, "Failed", f"{why} ({', '.join(counts)})", "", event.time, "bad")
+
+    def _recovery(self, event: Event, session: _Session) -> str:
+        kind = str(event.fields.get("kind"))
+        step = session.steps.get(str(event.fields.get("call")))
+        if kind == "mode":
+            return f"mode is now {event.fields.get('mode')} ({event.fields.get('reason')})"
+        text = _RECOVERIES.get(kind, f"step {{step}} recovered: {kind}")
+        return text.format(step=step) if step else text.format(step="in work")
+
+    def _call(self, event: Event) -> str:
+        tool, summary = str(event.fields.get("tool", "")), self._arguments(event.session, int(event.fields["step"]))
+        return f"{tool} {summary}".strip()
+
+
+def summary(arguments: object) -> str:
+    """The argument that tells a call from others, on one line: its path, or the first line of its command."""
+    if not isinstance(arguments, dict):
+        return ""
+    text = next((str(arguments[name]) for name in ("path", "command") if arguments.get(name)), "")
+    first, *more = text.strip().splitlines() or [""]
+    return first[: _SUMMARY_MAX - 4] + " ..." if more or len(first) > _SUMMARY_MAX else first
+
+
+def duration(seconds: float) -> str:
+    if seconds < 1:
+        return f"{round(seconds * 1000)} ms"
+    return f"{seconds:.1f} s" if seconds < 60 else f"{int(seconds // 60)} min {int(seconds % 60)} s"
+
+
+def _gone(event: Event) -> str:
+    fields = event.fields
+    then = f"; next attempt in {duration(float(fields['seconds']))}" if fields.get("seconds") else ""
+    if fields["reason"] == "Completed":
+        return "driver ended"
+    return f"driver gone ({fields['reason']}, {_ended(event)}){then}"
+
+
+def _ended(event: Event) -> str:
+    number, code = event.fields.get("signal"), event.fields.get("code")
+    if number:
+        return f"killed by signal {number}"
+    return "nobody saw how" if code is None else f"exit code {code}"
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"

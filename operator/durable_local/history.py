@@ -1,0 +1,108 @@
+"""What a home tells of the past, to whoever may read its files: objects, drives and their events. Changes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from durable_base.errors import UsageError
+from durable_coordinator.report import Report, parse_report
+from durable_coordinator.spec_common import API_VERSION
+from durable_local import process
+from durable_local.events import Event, from_line, now_event
+from durable_local.layout import Home, session_home
+from durable_local.process import ChildFacts, Life
+from durable_local.sessions import KIND
+from durable_local.store import Record, Store
+from durable_local.tail import Tail
+
+
+@dataclass(frozen=True, slots=True)
+class PastDrive:
+    epoch: int
+    child: ChildFacts
+    report: Report | None
+    events: tuple[Event, ...]
+
+
+def sessions(state: Path) -> list[str]:
+    """Names of the sessions below a state folder."""
+    return sorted(path.parent.name for path in state.glob("*/state.db") if "." not in path.parent.name)
+
+
+def find(state: Path, name: str) -> tuple[Home, Record]:
+    """Raise UsageError if there is no such session."""
+    home = session_home(state, name)
+    record = None
+    if home.state.exists():
+        store = Store(home.state, create=False)
+        try:
+            record = store.read(KIND, name)
+        finally:
+            store.close()
+    if record is None:
+        known = ", ".join(sessions(state)) or "none"
+        raise UsageError(f"no session {name!r} in {state} (there: {known}). Name another folder with --state DIR.")
+    return home, record
+
+
+def as_object(record: Record) -> dict[str, Any]:
+    """The object in the form that an API server shows."""
+    created = datetime.fromtimestamp(int(record.created), UTC).isoformat().replace("+00:00", "Z")
+    metadata = {"name": record.name, "uid": record.uid, "generation": record.generation, "creationTimestamp": created}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": record.kind,
+        "metadata": metadata,
+        "spec": json.loads(record.spec),
+        "status": json.loads(record.status),
+    }
+
+
+def drives(home: Home) -> list[PastDrive]:
+    """All drives, oldest first, with everything that they told."""
+    found = []
+    for epoch in home.epochs_seen():
+        folder = home.drive(epoch)
+        news = Tail(folder / "stdout").read(epoch)
+        events = tuple(event for event in map(from_line, news.events) if event is not None)
+        found.append(PastDrive(epoch, process.look(folder), _report(folder), events))
+    return found
+
+
+class Follower:
+    """The events of all drives in their order, as they come; the end of each drive as `driver.gone`."""
+
+    def __init__(self, home: Home, session: str) -> None:
+        self._home = home
+        self._session = session
+        self._tails: dict[int, Tail] = {}
+        self._over: set[int] = set()
+
+    def news(self) -> Iterator[Event]:
+        for epoch in self._home.epochs_seen():
+            if epoch in self._over:
+                continue
+            child = process.look(self._home.drive(epoch))  # before the tail: what it wrote before its end is in there
+            tail = self._tails.setdefault(epoch, Tail(self._home.drive(epoch) / "stdout"))
+            yield from (event for event in map(from_line, tail.read(epoch).events) if event is not None)
+            if child.life in (Life.ENDED, Life.GONE):
+                self._over.add(epoch)
+                report = _report(self._home.drive(epoch))
+                reason = report.reason or report.outcome if report is not None else "no report"
+                fields = {"reason": "Completed" if child.code == 0 and not child.signal else reason}
+                event = now_event(self._session, epoch, "driver.gone", **fields, code=child.code, signal=child.signal)
+                yield Event(
+                    int((child.ended_at or 0) * 1000) or event.time, self._session, epoch, event.name, event.fields
+                )
+
+
+def _report(folder: Path) -> Report | None:
+    try:
+        return parse_report((folder / "report").read_text(errors="replace"))
+    except OSError:
+        return None
