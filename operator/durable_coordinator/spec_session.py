@@ -11,24 +11,35 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from durable_coordinator.spec_common import Image, NameRef, PodTemplate, PullPolicy, SpaceRef, Spec, Text, TextSource
+from durable_coordinator.spec_common import (
+    Claim,
+    EnvSource,
+    Image,
+    OurRef,
+    PodTemplate,
+    PullPolicy,
+    Spec,
+    Text,
+    TextSource,
+)
 from durable_coordinator.spec_space import UNREACHABLE_SECONDS, InlineSpace, SpaceSpec
 
+UUID_PATTERN = "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
 Mode = Literal["auto", "transactional", "checkpoint"]
 
 
 class ModelSpec(Spec, frozen=True):
     provider: Annotated[str, Meta(min_length=1, max_length=63)]
-    name: Annotated[str, Meta(max_length=253)] = ""
-    base_url: Annotated[str, Meta(max_length=2048)] = ""
-    thinking: Annotated[str, Meta(max_length=63)] = ""
+    name: Annotated[str, Meta(min_length=1, max_length=253)] | None = None
+    base_url: Annotated[str, Meta(min_length=1, max_length=2048)] | None = None
+    thinking: Annotated[str, Meta(min_length=1, max_length=63)] | None = None
 
 
 class AgentSpec(Spec, frozen=True):
     model: ModelSpec
     instructions: Annotated[str, Meta(max_length=65536)] = ""
     tools: Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=63)], ...], Meta(max_length=64)] | None = None
-    max_turns: Annotated[int, Meta(ge=1, le=2**31)] | None = None
+    max_turns: Annotated[int, Meta(ge=1)] | None = None
     max_cost: Annotated[str, Meta(max_length=32, pattern="^[0-9]+([.][0-9]{1,4})?$")] | None = None
     script_from: TextSource | None = None  # the scripted model's YAML
 
@@ -36,7 +47,7 @@ class AgentSpec(Spec, frozen=True):
 class EnvVar(Spec, frozen=True):
     name: Annotated[str, Meta(min_length=1, max_length=253)]
     value: Annotated[str, Meta(max_length=32768)] | None = None
-    value_from: TextSource | None = None
+    value_from: EnvSource | None = None
 
 
 class DriverSpec(Spec, frozen=True):
@@ -56,16 +67,16 @@ class DriverSpec(Spec, frozen=True):
 class Transactional(Spec, frozen=True):
     """Limits of the image that transactional mode keeps in the log; `exclude` are path patterns below the workspace."""
 
-    max_files: Annotated[int, Meta(ge=1, le=2**31)] = 1000
-    max_bytes: Annotated[int, Meta(ge=1, le=2**53 - 1)] = 16777216
-    exclude: Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=1024)], ...], Meta(max_length=64)] = ()
+    max_files: Annotated[int, Meta(ge=1, le=1000000)] = 1000
+    max_bytes: Annotated[int, Meta(ge=1, le=1099511627776)] = 16777216
+    exclude: Annotated[tuple[Annotated[str, Meta(min_length=1, max_length=512)], ...], Meta(max_length=64)] = ()
 
 
 class LogSpec(Spec, frozen=True):
     """`storage` has no static default: it is resolved once, at the first drive, and recorded in the status."""
 
     storage: Literal["ObjectStore", "PersistentVolumeClaim"] | None = None
-    claim: dict[str, Any] | None = None
+    claim: Claim | None = None
 
 
 class Retry(Spec, frozen=True):
@@ -75,7 +86,7 @@ class Retry(Spec, frozen=True):
     initial_seconds: Annotated[int, Meta(ge=1, le=3600)] = 2
     factor: Annotated[int, Meta(ge=1, le=10)] = 2
     max_seconds: Annotated[int, Meta(ge=1, le=86400)] = 300
-    reset_after_seconds: Annotated[int, Meta(ge=0, le=2**31)] = 600
+    reset_after_seconds: Annotated[int, Meta(ge=0)] = 600
 
 
 class Suspend(Spec, frozen=True):
@@ -96,23 +107,23 @@ class SessionSpec(Spec, frozen=True):
     agent_from: TextSource | None = None
     driver: DriverSpec = DriverSpec()
     space: InlineSpace | None = None
-    space_ref: SpaceRef | None = None
+    space_ref: OurRef | None = None
     mode: Mode = "auto"
     transactional: Transactional | None = None
-    checkpoint_store_ref: NameRef | None = None
+    checkpoint_store_ref: OurRef | None = None
     log: LogSpec | None = None
     retry: Retry = Retry()
     stall_seconds: Annotated[int, Meta(ge=10, le=86400)] = 120
-    lease_seconds: Annotated[int, Meta(ge=60, le=2**31)] = 604800
+    lease_seconds: Annotated[int, Meta(ge=60)] = 604800
     unreachable_seconds: Annotated[int, Meta(ge=10, le=3600)] = UNREACHABLE_SECONDS
-    active_deadline_seconds: Annotated[int, Meta(ge=1, le=2**31)] | None = None
-    ttl_seconds_after_finished: Annotated[int, Meta(ge=0, le=2**31)] | None = None
+    active_deadline_seconds: Annotated[int, Meta(ge=1)] | None = None
+    ttl_seconds_after_finished: Annotated[int, Meta(ge=0)] | None = None
     operating_mode: Literal["Running", "Suspended"] = "Running"
     suspend: Suspend = Suspend()
     retry_token: Annotated[str, Meta(max_length=63)] = ""
     deletion_policy: Literal["Retain", "Delete"] = "Retain"
     fork_from: ForkFrom | None = None
-    session_id: Annotated[str, Meta(min_length=36, max_length=36)] | None = msgspec.field(
+    session_id: Annotated[str, Meta(max_length=36, pattern=UUID_PATTERN)] | None = msgspec.field(
         default=None, name="sessionID"
     )
 

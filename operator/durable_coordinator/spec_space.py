@@ -7,14 +7,14 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from durable_coordinator.spec_common import Image, NameRef, PodTemplate, PullPolicy, Spec
+from durable_coordinator.spec_common import Claim, Image, NameRef, PodTemplate, PullPolicy, Quantity, Spec
 
 UNREACHABLE_SECONDS = 60
 
 
 class GitSource(Spec, frozen=True):
     url: Annotated[str, Meta(min_length=1, max_length=2048)]
-    ref: Annotated[str, Meta(max_length=256)] = ""
+    ref: Annotated[str, Meta(min_length=1, max_length=253)] | None = None
     secret_ref: NameRef | None = None
 
 
@@ -29,8 +29,8 @@ class Storage(Spec, frozen=True):
     """Ephemeral dies with its pod. `claim` is a claim's spec and goes with type Claim only."""
 
     type: Literal["Ephemeral", "Claim"] = "Ephemeral"
-    size_limit: Annotated[str, Meta(max_length=32)] | None = None
-    claim: dict[str, Any] | None = None
+    size_limit: Quantity | None = None
+    claim: Claim | None = None
 
 
 class SpaceSpec(Spec, frozen=True):
@@ -40,17 +40,17 @@ class SpaceSpec(Spec, frozen=True):
     image_pull_policy: PullPolicy | None = None
     kind: Literal["container", "gvisor", "microvm"] = "container"
     runtime_class_name: Annotated[str, Meta(min_length=1, max_length=253)] | None = None
-    workspace: Annotated[str, Meta(min_length=1, max_length=4096, pattern="^/")] = "/workspace"
+    workspace: Annotated[str, Meta(min_length=2, max_length=512, pattern="^/[^/].*$")] = "/workspace"
     storage: Storage = Storage()
     resources: dict[str, Any] = msgspec.field(default_factory=dict)
     pod_template: PodTemplate | None = None
     egress: Literal["None", "Public", "All"] = "None"
     unreachable_seconds: Annotated[int, Meta(ge=10, le=3600)] = UNREACHABLE_SECONDS
-    idle_seconds: Annotated[int, Meta(ge=0, le=2**31)] | None = None  # None: never stopped for want of a holder
+    idle_seconds: Annotated[int, Meta(ge=0)] | None = None  # None: never stopped for want of a holder
     epoch_kill: Literal["auto", "cgroup2", "pidns", "subreaper"] = "auto"
 
 
 class InlineSpace(SpaceSpec, frozen=True):
     """A Space of the session's own: made with it, deleted when it finishes."""
 
-    keep_seconds_after_finished: Annotated[int, Meta(ge=0, le=2**31)] = 0
+    keep_seconds_after_finished: Annotated[int, Meta(ge=0)] = 0
