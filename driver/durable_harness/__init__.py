@@ -1,1 +1,31 @@
 """The durable harness: an agent loop whose every step is committed before anyone sees it."""
+
+from durable_harness._decorator import tool as tool
+from durable_harness._tool_task import EnvFactory as EnvFactory
+from durable_harness._tool_task import EnvRequest as EnvRequest
+from durable_harness.conversation import Answer as Answer
+from durable_harness.conversation import Conversation as Conversation
+from durable_harness.conversation import Submission as Submission
+from durable_harness.documents import DocumentToken as DocumentToken
+from durable_harness.errors import BlockedError as BlockedError
+from durable_harness.errors import ConversationBusyError as ConversationBusyError
+from durable_harness.errors import SessionClosedError as SessionClosedError
+from durable_harness.errors import SessionFailedError as SessionFailedError
+from durable_harness.errors import UnansweredError as UnansweredError
+from durable_harness.fence import Fence as Fence
+from durable_harness.harness import Harness as Harness
+from durable_harness.inspect import LogReader as LogReader
+from durable_harness.memory import MemoryStorage as MemoryStorage
+from durable_harness.scripted import ScriptedModel as ScriptedModel
+from durable_harness.session import Session as Session
+from durable_harness.session import Tx as Tx
+from durable_harness.settings import Agent as Agent
+from durable_harness.settings import RetryPolicy as RetryPolicy
+from durable_harness.settings import Settings as Settings
+from durable_harness.sqlite import open_fenced_sqlite as open_fenced_sqlite
+from durable_harness.sqlite import sqlite as sqlite
+from durable_harness.tools import Extension as Extension
+from durable_harness.tools import Tool as Tool
+from durable_harness.tools import ToolApi as ToolApi
+from durable_harness.tools import ToolCall as ToolCall
+from durable_harness.tools import ToolResult as ToolResult

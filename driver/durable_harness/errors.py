@@ -27,7 +27,7 @@ class TxClosedError(HarnessError):
 
 
 class InvalidRecordError(HarnessError):
-    """A value that is not strict JSON, or a transition that the record model forbids. Nothing was written."""
+    """A value that is not strict JSON, or a write that the record model forbids. Nothing was written."""
 
 
 class ConversationBusyError(HarnessError):

@@ -80,11 +80,11 @@ class Running(Record, frozen=True, kw_only=True, tag_field="status", tag="runnin
 
 
 class Waiting(Record, frozen=True, kw_only=True, tag_field="status", tag="waiting"):
-    """Until every task of `on` is terminal. failFast: the first that did not complete aborts the others."""
+    """Until every task of `on` is terminal, however it ended."""
 
     checkpoint: Json
     on: list[int]
-    policy: Literal["allSettled", "failFast"] = "allSettled"
+    policy: Literal["allSettled"] = "allSettled"
 
 
 class Sleeping(Record, frozen=True, kw_only=True, tag_field="status", tag="sleeping"):

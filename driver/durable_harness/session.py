@@ -11,9 +11,9 @@ import asyncio
 import contextvars
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from durable_harness import tx as transactions
 from durable_harness._state import LiveDocument, LiveState, load_state, replay
@@ -82,7 +82,13 @@ class Session:
 
     # ---- the commit line
 
-    async def commit(self, fn: Callable[[Tx], Awaitable[T] | T]) -> T:
+    @overload
+    async def commit(self, fn: Callable[[Tx], Awaitable[T]]) -> T: ...
+
+    @overload
+    async def commit(self, fn: Callable[[Tx], T]) -> T: ...
+
+    async def commit(self, fn: Callable[[Tx], Any]) -> Any:
         """Run `fn(tx)` (sync or async) and store what it wrote, as one transaction; its value is returned.
 
         `fn` may await transaction reads and nothing else that takes long; effects do not belong in it. If it raises, nothing
@@ -110,13 +116,13 @@ class Session:
         if not task.cancelled():
             task.exception()  # its caller may have gone
 
-    async def _hold(self, fn: Callable[[Tx], Awaitable[T] | T]) -> T:
+    async def _hold(self, fn: Callable[[Tx], Any]) -> Any:
         tx = Tx(self._state, self._storage, self.read)
         _holder.set(tx)  # in this task's own context
         try:
             with tx._sealed_at_end():
                 answer = fn(tx)
-                result: T = await answer if inspect.isawaitable(answer) else answer
+                result = await answer if inspect.isawaitable(answer) else answer
             writes, documents = tx._prepare()
             if writes:
                 seq = await self.read(self._storage.commit(Batch(writes)))
@@ -172,7 +178,7 @@ class Session:
             self.fail(error)
             raise self._failed() from error
 
-    async def document(self, token: DocumentToken, owner_id: int = 0, *, as_of: int | None = None) -> Json | None:
+    async def document(self, token: DocumentToken, owner_id: int = 0, *, as_of: int | None = None) -> Json:
         """A copy of the value now, or (rewindable documents) after the commit that contains entry `as_of`. Never creates."""
         self.check_readable()
         address = token.address(owner_id)
@@ -229,6 +235,10 @@ class Session:
 
     def conversation(self, id: int = ROOT_ID) -> ConversationRecord | None:
         return self._state.conversations.get(id)
+
+    def open_submission(self, id: int) -> SubmissionRecord | None:
+        """Queued or placed; None once it is settled."""
+        return self._state.submissions.get(id)
 
     def live_task(self, id: int) -> Task | None:
         return self._state.tasks.get(id)
@@ -296,6 +306,3 @@ class Session:
 
     async def close_storage(self) -> None:
         await self._storage.close()
-
-
-Commit = Callable[[Callable[[Tx], Any]], Coroutine[Any, Any, Any]]

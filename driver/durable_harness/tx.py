@@ -83,6 +83,7 @@ class Tx:
         self._storage = storage
         self._read = read  # awaits a storage read; its errors fail the Session
         self._closed = False
+        self._by_task_id: int | None = None  # set by a task's runtime: its entries name it
         self._writes: list[Write] = []
         self._drafts: dict[Address, Draft] = {}
         self._retired: set[Address] = set()
@@ -114,7 +115,7 @@ class Tx:
             self._drafts[address] = draft
         return draft
 
-    def peek(self, token: DocumentToken, owner_id: int = 0) -> Json | None:
+    def peek(self, token: DocumentToken, owner_id: int = 0) -> Json:
         """A copy of the value in this transaction, or None. Never creates."""
         self._check_open()
         address = token.address(owner_id)
@@ -235,7 +236,7 @@ class Tx:
             data=copy_strict(data, f"entry {kind}: data"),
             head=entry_id if head == "self" else head,
             edits=edits,
-            by_task_id=by_task_id,
+            by_task_id=self._by_task_id if by_task_id is None else by_task_id,
         )
         self._writes.append(AppendEntry(entry))
         return entry
@@ -308,10 +309,6 @@ class Tx:
                 raise InvalidRecordError(f"task {task.id}: waits on itself or on its owner")
             parent = self.get_task(above)
             above = None if parent is None else parent.owner
-        if state.policy == "failFast" and any(
-            (member := self.get_task(member_id)) is not None and member.owner != task.id for member_id in state.on
-        ):
-            raise InvalidRecordError(f"task {task.id}: failFast is for owned tasks")
 
     def put_submission(self, record: SubmissionRecord) -> SubmissionRecord:
         """Create (id unknown) or move on an open submission; settling a settled one changes nothing."""
