@@ -115,7 +115,12 @@ def driver_hash(spec: SessionSpec) -> str:
 def tolerations(seconds: int) -> list[Json]:
     """The kubelet's word is enough after `seconds`, not after the 300 s that the API server would put in (rule 6)."""
     return [
-        {"key": f"node.kubernetes.io/{taint}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": seconds}
+        {
+            "key": f"node.kubernetes.io/{taint}",
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": seconds,
+        }
         for taint in ("unreachable", "not-ready")
     ]
 
@@ -229,7 +234,11 @@ def _volumes(wanted: DriverPod) -> list[Json]:
 def _file_sources(wanted: DriverPod) -> list[Json]:
     spec = wanted.spec
     sources: list[Json] = [{"configMap": {"name": wanted.files}}] if wanted.files else []
-    named = ((spec.input_from, "input"), (spec.agent_from, "agent.yaml"), (spec.agent and spec.agent.script_from, "script.yaml"))
+    named = (
+        (spec.input_from, "input"),
+        (spec.agent_from, "agent.yaml"),
+        (spec.agent and spec.agent.script_from, "script.yaml"),
+    )
     for source, path in named:
         if not source:
             continue

@@ -20,9 +20,12 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 import aiohttp
-from kubernetes.aio import client, config
+from kubernetes.aio import client as _client
+from kubernetes.aio import config as _config
 
 Json = dict[str, Any]
+client: Any = _client  # it is not typed
+config: Any = _config
 IN_FLIGHT_MAX = 50
 TIMEOUT_SECONDS = 10.0
 
@@ -108,9 +111,10 @@ class Kube:
         # The environment's proxy is for the outside; the API server is named by the configuration alone.
         configuration.client_session_kwargs = {"trust_env": False}
         self._configuration = configuration
-        self._api = client.ApiClient(configuration)
+        self._api: Any = client.ApiClient(configuration)
         self._in_flight = asyncio.Semaphore(IN_FLIGHT_MAX)
         self.guard: Callable[[], None] = lambda: None
+        self.schema_problem = ""  # what a refused write told of CRDs that are older than this operator (rule 30)
 
     @classmethod
     async def connect(cls, kubeconfig: str | None) -> Kube:
@@ -154,7 +158,13 @@ class Kube:
         return answer.body if answer else None
 
     async def list(
-        self, resource: Resource, namespace: str | None, *, labels: str = "", cached: bool = False, meta_only: bool = False
+        self,
+        resource: Resource,
+        namespace: str | None,
+        *,
+        labels: str = "",
+        cached: bool = False,
+        meta_only: bool = False,
     ) -> list[Json]:
         """`cached`: what the server's cache has, cheap and maybe old. `meta_only`: metadata without spec and status."""
         query = {"labelSelector": labels} if labels else {}
@@ -181,7 +191,9 @@ class Kube:
         """The same for an object without its status."""
         self.guard()
         meta = body["metadata"]
-        return (await self._call("PUT", resource.path(meta.get("namespace"), meta["name"]), query=_STRICT, body=body)).body
+        return (
+            await self._call("PUT", resource.path(meta.get("namespace"), meta["name"]), query=_STRICT, body=body)
+        ).body
 
     async def delete(
         self, resource: Resource, namespace: str | None, name: str, *, uid: str, grace: int | None = None
@@ -227,7 +239,10 @@ class Kube:
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 raise UnknownOutcomeError(f"{method} {path}: {type(error).__name__}") from error
         if not 200 <= response.status < 300:
-            raise _refusal(response.status, data, response.headers)
+            refusal = _refusal(response.status, data, response.headers)
+            if refusal.status == 400 and "strict decoding error" in refusal.message and f"/{GROUP}/" in path:
+                self.schema_problem = f"CRDTooOld: {refusal.message[:200]}"
+            raise refusal
         return Answer(json.loads(data), _date(response.headers))
 
 

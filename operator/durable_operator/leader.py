@@ -34,7 +34,9 @@ def boottime() -> float:
 class Leader:
     """One candidate for one Lease."""
 
-    def __init__(self, kube: Kube, namespace: str, name: str, identity: str, seconds: float, renew_seconds: float) -> None:
+    def __init__(
+        self, kube: Kube, namespace: str, name: str, identity: str, seconds: float, renew_seconds: float
+    ) -> None:
         self._kube = kube
         self._namespace = namespace
         self._name = name
@@ -42,6 +44,7 @@ class Leader:
         self._seconds = seconds
         self._renew_seconds = renew_seconds
         self._deadline = 0.0
+        self.contact = boottime()  # when the API server last answered
         self._seen: tuple[str, float] | None = None  # (resourceVersion, when this process first saw it)
 
     def leads(self) -> bool:
@@ -69,7 +72,7 @@ class Leader:
             await asyncio.sleep(self._renew_seconds)
             try:
                 renewed = await self._attempt()
-            except (ApiError, UnknownOutcomeError) as error:
+            except (ApiError, UnknownOutcomeError, NotLeaderError) as error:
                 log.warning("renewal failed error=%s", str(error)[:200])
                 renewed = self.leads()
             if not renewed or not self.leads():
@@ -80,19 +83,19 @@ class Leader:
         """Let another replica lead without waiting; best effort."""
         if not self.leads():
             return
-        self._deadline = 0.0
         try:
             lease = await self._kube.get(LEASES, self._namespace, self._name)
             if lease is not None and lease["spec"].get("holderIdentity") == self._identity:
                 lease["spec"]["holderIdentity"] = ""
                 await self._kube.replace(LEASES, lease)
-        except (ApiError, UnknownOutcomeError) as error:
+        except (ApiError, UnknownOutcomeError, NotLeaderError) as error:
             log.warning("Lease not released error=%s", str(error)[:200])
+        self._deadline = 0.0
 
     async def _attempt(self) -> bool:
         """One try to take or renew. True: the Lease is ours until the deadline."""
         lease = await self._kube.get(LEASES, self._namespace, self._name)
-        begun = boottime()
+        begun = self.contact = boottime()
         if lease is None:
             body = {"metadata": {"name": self._name}, "spec": self._record(0, None)}
             return await self._write(self._kube.create(LEASES, self._namespace, body), begun)

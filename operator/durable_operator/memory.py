@@ -57,6 +57,16 @@ class SessionMemory:
     streams: dict[str, Stream] = field(default_factory=dict)  # by pod uid
     obstacle: tuple[Obstacle, float, int] | None = None  # with when (monotonic) and of which object generation
 
+    def stream(self, uid: str) -> Stream:
+        """What is known of a driver's stream; a blank one for none. Not kept by asking."""
+        return self.streams.get(uid) or Stream()
+
+    def asked(self, uid: str, reason: str) -> None:
+        """The driver is asked to stop; the first time counts."""
+        stream = self.streams.setdefault(uid, Stream())
+        if stream.stop_at is None:
+            stream.stop_at, stream.stop_reason = time.time(), reason
+
 
 @dataclass
 class SpaceMemory:
@@ -90,7 +100,7 @@ class Memory:
         memory = self.session(key)
         seen = _seen(pod, o.EPOCH)
         memory.epoch_seen = max(memory.epoch_seen, seen.number)
-        stream = memory.streams.get(seen.uid) or Stream()
+        stream = memory.stream(seen.uid)
         if o.is_deleting(pod):
             memory.deleting.add(seen.uid)
         end = driver_end(pod, stream.heard())

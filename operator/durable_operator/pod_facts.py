@@ -72,10 +72,11 @@ def driver_facts(
         bound_at=_since(status, "PodScheduled"),
         started_at=_started(state),
         deletion=_deletion(meta),
+        disruption=_disruption(status),
         node_unreachable_seconds=node_unreachable_seconds,
         waiting_reason=reason,
         waiting_message=message,
-        outdated=spec_hash is not None and (meta.get("annotations") or {}).get(o.SPEC_HASH) != spec_hash,
+        outdated=_outdated(meta, spec_hash),
         beat_age_seconds=heard.beat_age_seconds,
         committed=heard.committed,
         stop_asked_at=heard.stop_asked_at,
@@ -121,7 +122,8 @@ def driver_end(pod: Json, heard: Heard) -> DriverEnd | None:
     )
 
 
-def space_pod(pod: Json, *, node_unreachable_seconds: float | None = None) -> SpacePod:
+def space_pod(pod: Json, *, spec_hash: str | None = None, node_unreachable_seconds: float | None = None) -> SpacePod:
+    """`spec_hash` of the present spec; None: not compared."""
     meta, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
     state = _container(status, o.SPACE_CONTAINER)
     reason, message = _waiting(status, state, "Placing")
@@ -145,6 +147,7 @@ def space_pod(pod: Json, *, node_unreachable_seconds: float | None = None) -> Sp
         node_unreachable_seconds=node_unreachable_seconds,
         waiting_reason=reason,
         waiting_message=message,
+        outdated=_outdated(meta, spec_hash),
         restarts=int(state.get("restartCount", 0)),
         last_reason=last.get("reason", ""),
         last_code=int(last.get("exitCode", 0)),
@@ -153,7 +156,10 @@ def space_pod(pod: Json, *, node_unreachable_seconds: float | None = None) -> Sp
 
 
 def node_unreachable_since(node: Json | None) -> float | None:
-    """Since when (unix seconds; 0: always) the cluster has not heard of a node; None if it has. Ready False is a node that talks."""
+    """Since when (unix seconds; 0: always) the cluster has not heard of a node; None if it has.
+
+    Ready False is a node that talks (rule 7).
+    """
     if node is None:
         return 0.0
     if any(taint["key"] == "node.kubernetes.io/out-of-service" for taint in node["spec"].get("taints") or ()):
@@ -176,6 +182,10 @@ def lost_by_pod(pod: Json) -> bool:
         and ready is not None
         and ready["status"] == "False"
     )
+
+
+def _outdated(meta: Json, spec_hash: str | None) -> bool:
+    return spec_hash is not None and (meta.get("annotations") or {}).get(o.SPEC_HASH) != spec_hash
 
 
 def _container(status: Json, name: str) -> Json:
@@ -218,7 +228,9 @@ def _disruption(status: Json) -> Disruption | None:
 
 
 def _init_failed(status: Json) -> bool:
-    states: list[Any] = [entry.get("state", {}).get("terminated") for entry in status.get("initContainerStatuses") or ()]
+    states: list[Any] = [
+        entry.get("state", {}).get("terminated") for entry in status.get("initContainerStatuses") or ()
+    ]
     return status.get("phase") == "Failed" and any(ended and ended.get("exitCode") for ended in states)
 
 
@@ -245,5 +257,5 @@ def _pinned(spec: Json, state: Json) -> str:
     if "@sha256:" in digest:
         return digest.removeprefix("docker-pullable://")
     containers = spec.get("containers") or [{}]
-    wanted = next((entry for entry in containers if entry.get("name") == state.get("name")), {})
+    wanted: Json = next((entry for entry in containers if entry.get("name") == state.get("name")), {})
     return str(wanted.get("image", ""))

@@ -20,7 +20,7 @@ RETRY_SECONDS_MAX = 60.0
 log = logging.getLogger(__name__)
 
 
-class RetryLater(Exception):  # noqa: N818  an instruction, not an error
+class RetryLater(Exception):
     """Look at this key again after `seconds`, and do not call it a failure."""
 
     def __init__(self, seconds: float) -> None:

@@ -16,7 +16,9 @@ class Settings:
     watch_namespaces: tuple[str, ...] = ()  # empty: all
     kubeconfig: str | None = None  # None: the pod's service account
     install_name: str = "durable-sessions"  # names the Lease and the Secret `<name>-install`
-    stream_service: str = "durable-sessions-reports"  # headless Service in front of the report streams; empty: no streams
+    stream_service: str = (
+        "durable-sessions-reports"  # headless Service in front of the report streams; empty: no streams
+    )
     stream_port: int = 7420
     stream_listen: str = "0.0.0.0:7420"
     http_listen: str = "0.0.0.0:7421"
@@ -28,8 +30,15 @@ class Settings:
     allow_privileged_templates: bool = False
     cluster_reads: bool = True  # nodes and TokenReviews may be read (rule 6)
     image_pull_secrets: tuple[str, ...] = ()
+    network_policies: bool = True  # the operator makes those of Spaces
+    egress_deny: tuple[str, ...] = ()  # address blocks that `egress: Public` leaves out besides private ones
+
+    @property
+    def stream_name(self) -> str:
+        """What the certificate of the report streams proves."""
+        return f"{self.stream_service}.{self.namespace}.svc"
 
     @property
     def stream_address(self) -> str:
         """What drivers are told, empty for none. The name without a cluster domain resolves in every cluster."""
-        return f"{self.stream_service}.{self.namespace}.svc:{self.stream_port}" if self.stream_service else ""
+        return f"{self.stream_name}:{self.stream_port}" if self.stream_service else ""

@@ -6,7 +6,10 @@ liveness probe: killing a Space never makes it better. Its token and certificate
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
+
+import msgspec
 
 from durable_coordinator.spec_space import SpaceSpec
 from durable_operator import objects as o
@@ -52,6 +55,7 @@ def build_space_pod(wanted: SpacePodWanted) -> Json:
                 o.GENERATION: str(wanted.generation),
                 o.EGRESS: spec.egress,
             },
+            "annotations": {o.SPEC_HASH: space_hash(spec)},
             "ownerReferences": o.owner(SPACES, wanted.space),
         },
         "spec": {
@@ -72,6 +76,12 @@ def build_space_pod(wanted: SpacePodWanted) -> Json:
     if _source(wanted):
         pod["spec"]["initContainers"] = [_seed(wanted)]
     return templates.apply(pod, spec.pod_template, allow_privileged=wanted.allow_privileged)
+
+
+def space_hash(spec: SpaceSpec) -> str:
+    """Tells whether a pod was made from this spec; what takes effect at once is left out."""
+    lasting = msgspec.structs.replace(spec, egress="None", unreachable_seconds=60, idle_seconds=None)
+    return hashlib.sha256(msgspec.json.encode(lasting, order="deterministic")).hexdigest()[:16]
 
 
 def _container(wanted: SpacePodWanted) -> Json:

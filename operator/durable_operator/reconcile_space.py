@@ -1,0 +1,133 @@
+"""One look at a Space: fresh read, pure plan, act; as for a session."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from durable_base import crash
+from durable_coordinator import actions as a
+from durable_coordinator.facts import Obstacle
+from durable_coordinator.space import plan_space
+from durable_coordinator.status import SpaceStatus, to_dict
+from durable_operator import refusals
+from durable_operator.announce import announce_space
+from durable_operator.context import Context
+from durable_operator.kube import PODS, SECRETS, SPACES, ApiError, Json
+from durable_operator.memory import Key
+from durable_operator.network_policy import ensure_policy
+from durable_operator.objects import owner
+from durable_operator.queue import RetryLater
+from durable_operator.read import SpaceRead
+from durable_operator.secrets import space_secret
+from durable_operator.space_pod import SpacePodWanted, build_space_pod
+from durable_operator.templates import TemplateRefusedError
+
+AGAIN_SECONDS = 0.2
+log = logging.getLogger(__name__)
+
+
+async def reconcile_space(context: Context, key: Key) -> float | None:
+    """Seconds until the next look, None for none."""
+    with context.metrics.reconcile_seconds.labels("space").time():
+        read = await context.reader.space(key, ask=True)
+        if read is None:
+            # Nobody can hold or wait for what is not there; sessions that refer to it look for themselves.
+            for waiter in list(context.memory.space(key).waiters.values()):
+                await context.wake_session((waiter.namespace, waiter.name), 0.0)
+            context.memory.spaces.pop(key, None)
+            return None
+        plan = plan_space(read.facts)
+        body, status = read.body, read.facts.status
+        for action in plan.actions:
+            match action:
+                case a.WriteStatus():
+                    body = await _write_status(context, body, plan.status)
+                    status = plan.status
+                case a.PlaceSpace():
+                    await _place(context, key, read, body, action)
+                case a.DeletePod():
+                    await context.kube.delete(PODS, key[0], action.name, uid=action.uid)
+                case a.WakeSession():
+                    await context.wake_session((action.namespace, action.name), 0.0)
+        await _tell_holder(context, read, status)
+        await announce_space(context, read, status, plan.reason)
+        return plan.requeue_after
+
+
+async def _write_status(context: Context, body: Json, status: SpaceStatus) -> Json:
+    try:
+        written = await context.kube.replace_status(SPACES, {**body, "status": to_dict(status)})
+    except ApiError as error:
+        if error.reason in ("Conflict", "NotFound"):
+            raise RetryLater(AGAIN_SECONDS) from error
+        raise
+    crash.crash_point("operator.space_status_written")
+    return written
+
+
+async def _place(context: Context, key: Key, read: SpaceRead, body: Json, action: a.PlaceSpace) -> None:
+    """Secret and policy, then the pod. The generation was written before: a pod of it is never another generation's."""
+    facts, settings = read.facts, context.settings
+    if action.generation > 1 and not context.reader.placements.take():
+        raise RetryLater(5.0)
+    secret = space_secret(context.install, key[0], key[1], facts.uid, action.generation)
+    secret["metadata"] |= {"namespace": key[0], "ownerReferences": owner(SPACES, body)}
+    try:
+        await _create(context, key, secret)
+        await ensure_policy(context.kube, settings, key[0], facts.spec.egress)
+        pod = build_space_pod(
+            SpacePodWanted(
+                space=body,
+                spec=facts.spec,
+                name=action.name,
+                generation=action.generation,
+                epoch_floor=action.epoch_floor,
+                fill=action.fill,
+                image=facts.spec.image or settings.space_image,
+                image_pull_secrets=settings.image_pull_secrets,
+                allow_privileged=settings.allow_privileged_templates,
+            )
+        )
+        made = await context.kube.create(PODS, key[0], pod)
+    except TemplateRefusedError as refused:
+        _hinder(context, key, body, Obstacle(reason="PodRejected", message=f"spec.{refused}", retry_seconds=300.0))
+        raise RetryLater(AGAIN_SECONDS) from refused
+    except ApiError as error:
+        if error.reason == "AlreadyExists":
+            raise RetryLater(AGAIN_SECONDS) from error
+        if refusals.is_terminating(error):
+            context.reader.terminating.add(key[0])
+            raise RetryLater(30.0) from error
+        found = refusals.obstacle(error)
+        if found is None:
+            raise
+        _hinder(context, key, body, found)
+        raise RetryLater(AGAIN_SECONDS) from error
+    crash.crash_point("operator.space_pod_created")
+    log.info("Space placed space=%s/%s generation=%d reason=%s", *key, action.generation, action.reason)
+    context.memory.space_event(made, gone=False)
+    await context.wake_space(key, 0.0)
+
+
+async def _create(context: Context, key: Key, secret: Json) -> None:
+    try:
+        await context.kube.create(SECRETS, key[0], secret)
+    except ApiError as error:
+        if error.reason != "AlreadyExists":  # its name holds the Space's uid and the generation: it is this one
+            raise
+
+
+async def _tell_holder(context: Context, read: SpaceRead, status: SpaceStatus) -> None:
+    """Whoever drives there, or waits for it to be ready, looks again when the Space changed."""
+    before = read.facts.status
+    if status == before:
+        return
+    if status.holder is not None:
+        await context.wake_session((status.holder.namespace, status.holder.name), 0.0)
+    for waiter in read.facts.waiters:
+        await context.wake_session((waiter.namespace, waiter.name), 0.0)
+
+
+def _hinder(context: Context, key: Key, body: Json, obstacle: Obstacle) -> None:
+    context.memory.space(key).obstacle = (obstacle, time.monotonic(), body["metadata"]["generation"])
