@@ -7,7 +7,6 @@ server refuses. Frozen processes are found by the kubelet's probe (rule 21), los
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -285,7 +284,7 @@ def claim_name(session: str) -> str:
 def build_claim(session: Json, spec: SessionSpec) -> Json:
     """The log's claim. It goes with the session only if `deletionPolicy` says so, hence no owner reference."""
     meta = session["metadata"]
-    claim = json.loads(json.dumps((spec.log.claim if spec.log else None) or {}))
+    claim: Json = msgspec.to_builtins(spec.log.claim) if spec.log is not None and spec.log.claim is not None else {}
     claim.setdefault("accessModes", ["ReadWriteOnce"])
     claim.setdefault("resources", {"requests": {"storage": "1Gi"}})
     return {

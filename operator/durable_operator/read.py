@@ -23,9 +23,9 @@ from durable_coordinator.facts import (
 from durable_coordinator.leases import holder_facts
 from durable_coordinator.spec_session import SessionSpec
 from durable_coordinator.spec_space import SpaceSpec
-from durable_coordinator.status import SessionStatus, SpaceStatus, from_dict
+from durable_coordinator.status import LogPlace, SessionStatus, SpaceStatus, from_dict
 from durable_operator import objects as o
-from durable_operator.driver_pod import driver_hash
+from durable_operator.driver_pod import claim_name, driver_hash
 from durable_operator.kube import NODES, PODS, SESSIONS, SPACES, Json, Kube
 from durable_operator.limits import TokenBucket
 from durable_operator.memory import Key, Memory, SpaceMemory, current
@@ -101,6 +101,7 @@ class Reader:
             driver_was_deleting=recorded in memory.deleting,
             driver_node_was_unreachable=recorded in memory.unreachable,
             space=space_read.facts if space_read is not None else None,
+            log=LogPlace(storage="PersistentVolumeClaim", location=claim_name(key[1])),
             space_changed_at=self._memory.space((key[0], spec.space_name(key[1]))).changed_at,
             obstacle=obstacle,
         )

@@ -69,8 +69,8 @@ async def _write_status(context: Context, body: Json, status: SpaceStatus) -> Js
 async def _place(context: Context, key: Key, read: SpaceRead, body: Json, action: a.PlaceSpace) -> None:
     """Secret and policy, then the pod. The generation was written before: a pod of it is never another generation's."""
     facts, settings = read.facts, context.settings
-    if action.generation > 1 and not context.reader.placements.take():
-        raise RetryLater(5.0)
+    if action.generation > 1:
+        context.reader.placements.take()  # the plan saw that there is one
     secret = space_secret(context.install, key[0], key[1], facts.uid, action.generation)
     secret["metadata"] |= {"namespace": key[0], "ownerReferences": owner(SPACES, body)}
     try:
