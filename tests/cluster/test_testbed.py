@@ -142,3 +142,37 @@ def test_a_lost_node_is_unknown_until_it_returns(cluster: Cluster, namespace: st
     pods.run("after", "print", "back", node="n2")
     pods.wait("after", "Succeeded")
     assert pods.logs("after") == "back\n"
+
+
+def test_product_images_run_under_restricted_pod_security(cluster: Cluster, images: dict[str, str]) -> None:
+    """Each image has its part of the product, for a plain user on a read-only root; the Space has what an agent needs."""
+    name = cluster.kubectl.namespace()
+    cluster.kubectl("label", "namespace", name, "pod-security.kubernetes.io/enforce=restricted")
+    pods = Pods(cluster, name)
+    python = "durable --version && /opt/durable/bin/python -c"
+    words = {
+        "operator": f"{python} 'import durable_operator, kopf, kubernetes'",
+        "driver": f"{python} 'import durable_driver, durable_spaces, pydantic_ai'",
+        "space": f"{python} 'import durable_space, grpc' && test -w . && git --version && ps && python -m pytest --version",
+    }
+    security = {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "runAsNonRoot": True,
+        "capabilities": {"drop": ["ALL"]},
+        "seccompProfile": {"type": "RuntimeDefault"},
+    }
+    for image, command in words.items():
+        mount = {"name": "workspace", "mountPath": "/workspace"}
+        container = {"name": "main", "image": images[image], "command": ["sh", "-c", command], "volumeMounts": [mount]}
+        volumes = [{"name": "workspace", "emptyDir": {}}]
+        pods.run(image, containers=[{**container, "securityContext": security}], volumes=volumes)
+    for image in words:
+        phase = _end(pods, image)
+        assert phase == "Succeeded", f"{image}: {pods.logs(image)}"
+
+
+def _end(pods: Pods, name: str) -> str:
+    """The phase in which a pod ends."""
+    wait_for(f"pod {name} ended", SECONDS, lambda: pods.get(name)["status"]["phase"] in ("Succeeded", "Failed"))
+    return str(pods.get(name)["status"]["phase"])

@@ -187,10 +187,11 @@ class Node:
     def lose(self) -> None:
         """SIGKILL all of the node, daemons and containers, at one instant."""
         cgroups.kill(self._cgroup)
+        # Now, while the bundles still tell where they are: containerd removes those when it is back, but no socket.
+        teardown.remove_shim_sockets(self.home)
 
     def forget(self) -> None:
         """Remove what a reboot would: mounts, network namespaces, the state that lies in memory."""
-        teardown.remove_shim_sockets(self.home)
         teardown.unmount_below(self.home)
         for name in ("state", "ipam", "c.sock", "c.ttrpc"):
             path = self.home / name

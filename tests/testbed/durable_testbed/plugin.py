@@ -22,6 +22,7 @@ from durable_testbed.errors import BedError, MissingError
 from durable_testbed.requirements import Level
 
 T = TypeVar("T")
+BUILT = pytest.StashKey[product_images.Images]()
 KEPT_LOGS = pytest.StashKey[list[str]]()
 
 
@@ -44,9 +45,9 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="session")
-def images(cluster: Cluster) -> dict[str, str]:
+def images(request: pytest.FixtureRequest, cluster: Cluster) -> dict[str, str]:
     """The references of the product's images (`operator`, `driver`, `space`), which every node has."""
-    built = _or_skip(product_images.build)
+    built = request.config.stash.get(BUILT, None) or _or_skip(product_images.build)
     cluster.load_image(built.archive)
     return dict(built.references)
 
@@ -60,7 +61,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     capture = session.config.pluginmanager.getplugin("capturemanager")
     with capture.global_and_fixture_disabled():
         try:
-            _prepare(wanted)
+            _prepare(wanted, session.config.stash)
         except BedError:
             return  # the fixture meets it again, and tells
 
@@ -71,7 +72,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.write_line(f"the logs of the test bed are in {folder}")
 
 
-def _prepare(wanted: set[str]) -> None:
+def _prepare(wanted: set[str], stash: pytest.Stash) -> None:
     if requirements.in_ci():
         requirements.ensure_packages()
     if "control_plane" in wanted:
@@ -81,7 +82,7 @@ def _prepare(wanted: set[str]) -> None:
         requirements.check(Level.CLUSTER)
         binaries.for_cluster()
     if "images" in wanted:
-        product_images.build()
+        stash[BUILT] = product_images.build()
 
 
 def _or_skip(start: Callable[[], T]) -> T:
