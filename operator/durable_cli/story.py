@@ -113,8 +113,12 @@ class Story:
             case "driver.gone":
                 session.running = ""
                 yield line("", _gone(event), "bad")
-            case "space.gone":
+            case "space.gone" if fields.get("listened", True):
                 yield line("", f"Space gone ({_ended(event)}); its commands run on", "bad")
+            case "space.gone":
+                yield line(
+                    "", f"Space does not start ({_ended(event)}): {fields.get('detail', '')}".rstrip(": "), "bad"
+                )
             case "space.started" if int(fields.get("run", 1)) > 1:
                 yield line("", "Space started again", "quiet")
             case "space.placed" if int(fields["generation"]) > 1:

@@ -146,12 +146,14 @@ class Daemon:
 
     def _notice_end(self, facts: ChildFacts) -> None:
         """The first restart comes at once, those of a daemon that never listens ever later."""
-        self._failures += not self._listening
-        self._listening, self._noticed = False, self._run
+        listened, self._listening = self._listening, False
+        self._failures += not listened
+        self._noticed = self._run
         self._start_at = time.monotonic() + (
             min(0.1 * 2**self._failures, _RESTART_SECONDS_MAX) if self._failures else 0.0
         )
-        self._tell("space.gone", run=self._run, code=facts.code, signal=facts.signal)
+        why = {} if listened else {"detail": self._last_words()}
+        self._tell("space.gone", run=self._run, listened=listened, code=facts.code, signal=facts.signal, **why)
 
     def _last_end(self) -> ChildFacts | None:
         for run in (self._run, self._run - 1):
@@ -164,16 +166,12 @@ class Daemon:
     def _tell(self, name: str, **fields: object) -> None:
         self._listener(now_event(self._space, 0, name, generation=self._generation, **fields))
 
-    def last_words(self) -> str:
-        """The end of what the newest run wrote to stderr, for a person who has to find out why it does not start."""
+    def _last_words(self) -> str:
+        """The end of what this run wrote to stderr, for a person who has to find out why it does not start."""
         try:
             return (self._folder / "stderr").read_text(errors="replace").strip().rpartition("\n")[2][-500:]
         except OSError:
             return ""
-
-    @property
-    def failures(self) -> int:
-        return self._failures
 
 
 def _shell_code(facts: ChildFacts) -> int:

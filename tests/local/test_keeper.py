@@ -50,7 +50,9 @@ def test_the_end_of_a_child_is_recorded(tmp_path: Path, program: str, code: int,
 
 def test_a_folder_is_used_once(tmp_path: Path) -> None:
     program = "open('ran', 'a').write('x')"
-    keepers = [process.start(tmp_path / "e1", str(n), [sys.executable, "-c", program], os.environ, tmp_path) for n in range(5)]
+    keepers = [
+        process.start(tmp_path / "e1", str(n), [sys.executable, "-c", program], os.environ, tmp_path) for n in range(5)
+    ]
     assert sorted(keeper.wait(10) for keeper in keepers) == [0, 3, 3, 3, 3]
     begin(tmp_path / "e1", program)  # and long after it ended
     until(lambda: process.look(tmp_path / "e1").life is Life.ENDED)

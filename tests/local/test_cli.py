@@ -1,0 +1,102 @@
+"""The command line: a mistake is one line that says what to do and exit code 2; a listing needs no extra."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+EXAMPLE = Path(__file__).parents[2] / "examples/fix-bug"
+HEAD = {"apiVersion": "durablesessions.dev/v1alpha1", "kind": "DurableSession", "metadata": {"name": "s"}}
+
+
+def durable(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "durable_cli", *words]
+    clean = {name: value for name, value in os.environ.items() if name != "MODEL_KEY"}
+    return subprocess.run(command, cwd=folder, env={**clean, **env}, capture_output=True, text=True, timeout=60)
+
+
+def refusal(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    return line
+
+
+def spec(**fields: Any) -> dict[str, Any]:
+    model = {"model": {"provider": "openai-compatible", "name": "m", "baseUrl": "http://127.0.0.1:9/v1"}}
+    return {**HEAD, "spec": {"input": "x", "agent": model, "space": {}, **fields}}
+
+
+KEY = {"env": [{"name": "MODEL_KEY", "valueFrom": {"secretKeyRef": {"name": "models", "key": "key"}}}]}
+SCRIPT = {"model": {"provider": "scripted"}, "scriptFrom": {"configMapKeyRef": {"name": "none", "key": "script.yaml"}}}
+WRONG: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
+    "unknown-mode": (spec(mode="maybe"), ("spec.mode", "maybe")),
+    "unknown-field": (spec(colour="red"), ("colour",)),
+    "no-input": ({**HEAD, "spec": {"space": {}}}, ("input",)),
+    "missing-variable": (spec(driver=KEY), ("MODEL_KEY",)),
+    "missing-config-map": (spec(agent=SCRIPT), ("none",)),
+    "missing-shared-space": (
+        {**HEAD, "spec": {"input": "x", "agent": SCRIPT, "spaceRef": {"name": "w"}}},
+        ("spaceRef", "w"),
+    ),
+    "not-on-one-machine": (spec(space={"kind": "gvisor", "runtimeClassName": "g"}), ("gvisor", "cluster")),
+    "stall-too-short": (spec(stallSeconds=1), ("stallSeconds",)),
+}
+
+
+@pytest.mark.parametrize(("document", "named"), WRONG.values(), ids=WRONG)
+def test_a_wrong_manifest_is_one_line_and_leaves_nothing(
+    tmp_path: Path, document: dict[str, Any], named: tuple[str, ...]
+) -> None:
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump(document))
+    line = refusal(durable(tmp_path, "run", "s.yaml"))
+    assert all(word in line for word in named), line
+    assert not (tmp_path / ".durable").exists()
+
+
+@pytest.mark.parametrize(
+    "words", [("run", "none.yaml"), ("run", "."), ("run", "--seed", "1", "."), ("get", "s"), ("nonsense",)]
+)
+def test_a_wrong_command_is_refused(tmp_path: Path, words: tuple[str, ...]) -> None:
+    done = durable(tmp_path, *words)
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_chaos_needs_a_model_that_repeats_itself(tmp_path: Path) -> None:
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump(spec()))
+    assert "scripted" in refusal(durable(tmp_path, "run", "--chaos", "s.yaml"))
+
+
+@pytest.mark.parametrize("command", ["run", "get", "describe", "logs", "suspend", "resume", "retry", "delete"])
+def test_help_shows_an_example(tmp_path: Path, command: str) -> None:
+    assert f"Example: durable {command}" in durable(tmp_path, command, "--help").stdout
+
+
+def test_an_empty_folder_lists_nothing(tmp_path: Path) -> None:
+    done = durable(tmp_path, "get", "-o", "json")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)["items"] == []
+
+
+def test_listing_the_commands_imports_no_part(tmp_path: Path) -> None:
+    program = (
+        "import sys; from durable_cli.main import durable; durable.main(['--help'], standalone_mode=False);"
+        "print([name for name in sys.modules if name.startswith(('grpc', 'kopf', 'durable_'))], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    imported = done.stderr.strip().strip("[]").replace("'", "").split(", ")
+    assert {name.split(".")[0] for name in imported} == {"durable_cli", "durable_base"}
+    assert "operator" in done.stdout
+
+
+def test_the_example_has_what_its_readme_lists() -> None:
+    readme = (EXAMPLE / "README.md").read_text()
+    assert {path.name for path in EXAMPLE.iterdir()} - {"README.md"} == {
+        word for word in readme.split("`") if word.endswith(".yaml")
+    }

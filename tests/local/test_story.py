@@ -1,0 +1,73 @@
+"""What a person reads of a run: one line per step and turning point, nothing twice, whoever was killed."""
+
+from typing import Any
+
+from durable_cli.story import Story, duration, summary
+from durable_local.events import Event
+
+
+def event(name: str, epoch: int = 1, at: int = 1000, **fields: Any) -> Event:
+    return Event(at, "fix-bug", epoch, name, fields)
+
+
+def told(*events: Event) -> list[tuple[str, str]]:
+    story = Story(lambda session, step: f"argument-{step}")
+    return [(line.head, line.text) for each in events for line in story.tell(each)]
+
+
+def test_a_run_without_crashes() -> None:
+    assert told(
+        event("session.opened", 0, again=False),
+        event("driver.started"),
+        event("step.started", step=1, tool="read", call="7"),
+        event("step.finished", step=1, tool="read", call="7", seconds=0.008, isError=False),
+        event("driver.gone", reason="Completed", code=0, signal=0, seconds=0),
+        event("session.finished", succeeded=True, reason="Completed", message="", answer="", recoveries={}),
+    ) == [
+        ("epoch 1", "driver started"),
+        ("step 1", "read argument-1"),
+        ("", "driver ended"),
+        ("Succeeded", "1 step, 1 epoch, 0 recoveries"),
+    ]
+
+
+def test_a_killed_driver_and_what_became_of_its_step() -> None:
+    assert told(
+        event("driver.started"),
+        event("step.started", step=2, tool="bash", call="9"),
+        event("driver.gone", reason="Killed", code=137, signal=9, seconds=2.0),
+        event("driver.started", 2, 2000),
+        event("recovery", 2, 2100, kind="reattached", mode="transactional", reason="StillRunning", call="9"),
+        event("step.started", 2, 2200, step=2, tool="bash", call="9"),
+        event("step.finished", 2, 3000, step=2, tool="bash", call="9", seconds=1.2, isError=False),
+    ) == [
+        ("epoch 1", "driver started"),
+        ("", "driver gone (Killed, killed by signal 9); next attempt in 2.0 s"),
+        ("epoch 2", "driver started; step 2 reattached to its command"),
+        ("step 2", "bash argument-2"),
+    ]
+
+
+def test_a_coordinator_that_came_back_repeats_nothing() -> None:
+    once = [event("driver.started"), event("step.started", step=1, tool="read", call="1")]
+    done = [event("step.finished", at=1500, step=1, tool="read", call="1", seconds=0.1, isError=False)]
+    assert told(*once, *done, *once, *done) == told(*once, *done)
+
+
+def test_a_failure_says_why() -> None:
+    (line,) = Story(lambda session, step: "").tell(
+        event("session.finished", succeeded=False, reason="AttemptsExhausted", message="3 attempts", recoveries={})
+    )
+    assert (line.head, line.tone) == ("Failed", "bad")
+    assert line.text.startswith("AttemptsExhausted: 3 attempts")
+
+
+def test_a_call_is_told_by_its_path_or_the_first_line_of_its_command() -> None:
+    assert summary({"path": "calc.py", "old_text": "a"}) == "calc.py"
+    assert summary({"command": "make\nmake test"}) == "make ..."
+    assert len(summary({"command": "x" * 500})) <= 48
+    assert summary(None) == summary({}) == summary({"command": ""}) == ""
+
+
+def test_durations() -> None:
+    assert [duration(seconds) for seconds in (0.0084, 1.24, 75)] == ["8 ms", "1.2 s", "1 min 15 s"]
