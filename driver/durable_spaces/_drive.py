@@ -11,6 +11,7 @@ from durable_base.errors import HaltError
 from durable_harness.records import Terminal
 from durable_harness.session import Committed
 from durable_spaces import image
+from durable_spaces._errors import only_halts
 from durable_spaces._log import Commit, SpaceLog
 from durable_spaces._workspace import BlobsChanged, UntrackedNames, WorkspaceTooLarge
 from durable_spaces.client import FencedSpace
@@ -119,7 +120,8 @@ class Drive:
         try:
             await asyncio.wait((right, turn), return_when=asyncio.FIRST_COMPLETED)
             if turn.done():
-                await self.settle(self.log.session.commit, None)
+                with only_halts():
+                    await self.settle(self.log.session.commit, None)
         finally:
             right.cancel()
             if not turn.cancel():
@@ -183,22 +185,37 @@ class Drive:
         # I3: what this epoch itself still runs would write into the restored files.
         await self.space.kill_all()
         target = await self.log.image()
-        found = await self._scan_all()
-        if found == target.table and self.judge_place(facts) is Place.SAME:
-            return
+        try:
+            if await self._scan_all() == target.table and self.judge_place(facts) is Place.SAME:
+                return
+        except UntrackedNames:
+            pass  # what no image can hold has to go
         await self.log.begin_restore(commit, reason, decision, self.epoch)
+        found = await self._scan_cleared()
         for _ in range(_RESTORE_ATTEMPTS):
             plan = image.plan_apply(found, target.table)
             if not plan:
                 break
             await self.space.workspace.apply(plan, target.bytes_of)
-            found = await self._scan_all()
+            found = await self._scan_cleared()
         if found != target.table:
             raise HaltError(
                 "RestoreFailed", "the workspace did not become equal to the image; the next drive tries again"
             )
         crash_point("adapter.restored")
         await self.log.end_restore(commit, self.space.identity, await self.space.read_ledger_seq())
+
+    async def _scan_cleared(self) -> Table:
+        """The same, after taking away sockets, pipes and the like, which a call that was cut off may have left."""
+        for _ in range(_RESTORE_ATTEMPTS):
+            try:
+                return await self._scan_all()
+            except UntrackedNames as error:
+                if not error.names:
+                    raise HaltError(
+                        "RestoreFailed", f"{error}; remove them by hand, the next drive tries again"
+                    ) from error
+                await self.space.workspace.apply(image.ApplyPlan(remove=error.names), Image().bytes_of)
 
     async def _scan_all(self) -> Table:
         """Hashed anew, without limits: whatever lies there has to go (rules 3 and 13)."""

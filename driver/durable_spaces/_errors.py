@@ -7,6 +7,7 @@ are read here by hand, so that its package is not needed for them.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import grpc
@@ -14,6 +15,7 @@ from google.protobuf import any_pb2
 
 from durable_base.errors import HaltError, StaleEpochError
 from durable_base.floor import Floor
+from durable_harness.errors import HarnessError
 from durable_protocol.cua.env.v1 import common_pb2
 
 _DETAILS = "grpc-status-details-bin"
@@ -41,6 +43,19 @@ class SpaceRefused(Exception):
 
 class Unreachable(Exception):
     """The connection broke or there was none: what was asked may have been done or not."""
+
+
+@contextmanager
+def only_halts() -> Iterator[None]:
+    """The adapter's own failure is nobody's result: whatever goes wrong in here ends the drive, and the next one recovers."""
+    try:
+        yield
+    except (StaleEpochError, HaltError, HarnessError):
+        raise
+    except SpaceRefused as error:
+        raise HaltError("SpaceRefused", f"{error}; the next drive tries again") from error
+    except Exception as error:
+        raise HaltError("AdapterFailed", f"{type(error).__name__}: {error}; the next drive tries again") from error
 
 
 def judge(error: grpc.aio.AioRpcError, own: Floor) -> Exception:

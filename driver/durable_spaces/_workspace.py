@@ -22,7 +22,11 @@ class WorkspaceTooLarge(Exception):
 
 
 class UntrackedNames(Exception):
-    """Names or kinds of file that no table can hold; the message lists them."""
+    """Names or kinds of file that no table can hold; the message lists them. `names`: those that it spells unambiguously."""
+
+    def __init__(self, message: str, names: tuple[bytes, ...] = ()) -> None:
+        super().__init__(message)
+        self.names = names
 
 
 class BlobsChanged(Exception):
@@ -104,7 +108,9 @@ def _scan_refused(refused: SpaceRefused) -> Exception:
         case "WorkspaceTooLarge":
             return WorkspaceTooLarge(refused.refusal.message)
         case "UntrackedNames":
-            return UntrackedNames(refused.refusal.message)
+            listed = refused.refusal.metadata.get("paths", "").split("; ")
+            names = tuple(name.encode("utf-8") for name in listed if name and "\\" not in name)
+            return UntrackedNames(refused.refusal.message, names)
         case _:
             return refused
 

@@ -26,6 +26,7 @@ from durable_harness.session import Session
 from durable_harness.tools import Extension, ToolWrapper
 from durable_spaces._conduct import FreeConduct
 from durable_spaces._drive import Drive, Settings
+from durable_spaces._errors import only_halts
 from durable_spaces._log import SpaceLog
 from durable_spaces.client import SpaceClient
 from durable_spaces.document import Identity, SpaceFacts
@@ -113,20 +114,23 @@ class DurableSpaces:
         """
         if self._drive is not None:
             raise RuntimeError("attach is called once in a drive")
-        log = SpaceLog(session, conversation_id)
-        facts = await log.facts()
         self._client = await self._spaces.open(session.log_id, conversation_id, self._own)
-        info = await self._client.info()
-        space = await self._client.advance(info, _adoptable(facts, self._settings.lease))
+        with only_halts():
+            return await self._attach(self._client, SpaceLog(session, conversation_id))
+
+    async def _attach(self, client: SpaceClient, log: SpaceLog) -> Attached:
+        facts = await log.facts()
+        info = await client.info()
+        space = await client.advance(info, _adoptable(facts, self._settings.lease))
         crash_point("adapter.epoch_advanced")
         drive = Drive(space, log, self._settings)
         current = facts.current
         pending = None
-        if current is not None and session.live_task(current.mark.task) is not None:
+        if current is not None and log.session.live_task(current.mark.task) is not None:
             pending = current.mark.task
             drive.turn.expect(pending)
         else:
-            await drive.settle(session.commit, None)
+            await drive.settle(log.session.commit, None)
         self._drive = drive
         return Attached(info.name, info.identity, space.advanced.killed, len(space.advanced.adopted), pending)
 

@@ -43,6 +43,7 @@ class RemoteSpaces:
         self._connect_seconds = connect_seconds
 
     async def open(self, log_id: str, conversation_id: int, own: Floor) -> SpaceClient:
+        self._address.read_token()  # a wrong path is the caller's error, here and not in the middle of a call
         return SpaceClient(self._address, own, connect_seconds=self._connect_seconds)
 
     async def close(self) -> None:
@@ -109,7 +110,7 @@ class LocalSpaces:
             return
         os.kill(pid, signal.SIGTERM)
         until = asyncio.get_running_loop().time() + _STOP_SECONDS
-        # noqa below: a lock that another process holds has no event to wait for
+        # A lock that another process holds has no event to wait for.
         while daemon_pid(self._data) is not None and asyncio.get_running_loop().time() < until:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         async with asyncio.timeout(_STOP_SECONDS):

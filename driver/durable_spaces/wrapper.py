@@ -7,20 +7,18 @@ scan; outcome with the call's diff (one commit); result entry; the next turn. A 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from durable_base.crash import crash_point
 from durable_base.errors import HaltError, StaleEpochError
 from durable_harness.env import ExecutionEnv
-from durable_harness.errors import HarnessError
 from durable_harness.fence import Fence
 from durable_harness.session import Tx
 from durable_harness.tools import Diagnostic, Tool, ToolApi, ToolResult
 from durable_spaces._conduct import AttachConduct, CallConduct
 from durable_spaces._drive import Drive, Uncapturable
-from durable_spaces._errors import SpaceRefused
+from durable_spaces._errors import only_halts
 from durable_spaces._recover import recover_call
 from durable_spaces.document import Current, Mark
 from durable_spaces.env import SpaceExecutionEnv
@@ -62,7 +60,7 @@ class _Call:
     given_up: bool = False  # it has its result entry, and no outcome: it was aborted
 
     async def carry_out(self) -> ToolResult:
-        try:
+        with only_halts():
             facts = await self.drive.log.facts()
             current = facts.current
             if current is not None and current.mark.task == self.api.call.task_id:
@@ -73,13 +71,6 @@ class _Call:
             if self.api.call.recovered:
                 self.drive.tell(NO_START_MARK, self.api.call.task_id)
             return await self._run()
-        except (StaleEpochError, HaltError, HarnessError, asyncio.CancelledError):
-            raise
-        except SpaceRefused as error:
-            raise HaltError("SpaceRefused", f"{error}; the next drive tries again") from error
-        except Exception as error:
-            # The adapter's own failure is nobody's result: the call stays as it is in the log, and is recovered.
-            raise HaltError("AdapterFailed", f"{type(error).__name__}: {error}; the next drive tries again") from error
 
     async def _after(self, recovery: Recovery, current: Current) -> ToolResult:
         match recovery.then:
