@@ -207,14 +207,14 @@ class Drive:
 
     async def _scan_cleared(self) -> Table:
         """The same, after taking away sockets, pipes and the like, which a call that was cut off may have left."""
-        for _ in range(_RESTORE_ATTEMPTS):
+        attempts = _RESTORE_ATTEMPTS
+        while True:
             try:
                 return await self._scan_all()
             except UntrackedNames as error:
-                if not error.names:
-                    raise HaltError(
-                        "RestoreFailed", f"{error}; remove them by hand, the next drive tries again"
-                    ) from error
+                attempts -= 1
+                if not error.names or not attempts:
+                    raise HaltError("RestoreFailed", f"{error}; the next drive tries again") from error
                 await self.space.workspace.apply(image.ApplyPlan(remove=error.names), Image().bytes_of)
 
     async def _scan_all(self) -> Table:
