@@ -180,7 +180,8 @@ def read_document(db: sqlite3.Connection, id: int, at: int | None) -> StoredDocu
         return None
     last = 2**62 if at is None else at
     base = db.execute(
-        "SELECT seq, version, content FROM document_revisions WHERE document_id = ? AND kind = 'base' AND seq <= ?"
+        "SELECT seq, version, content FROM document_revisions INDEXED BY document_revisions_by_kind"
+        " WHERE document_id = ? AND kind = 'base' AND seq <= ?"
         " ORDER BY seq DESC LIMIT 1",
         (id, last),
     ).fetchone()

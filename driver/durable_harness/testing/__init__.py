@@ -1,0 +1,7 @@
+"""The test kit: what a storage must hold to be a log, and a model that answers what a test says. Free of pytest."""
+
+from durable_harness.testing.models import FunctionModel as FunctionModel
+from durable_harness.testing.storage_conformance import CHECKS as STORAGE_CHECKS
+from durable_harness.testing.storage_conformance import check_storage as check_storage
+
+__all__ = ["STORAGE_CHECKS", "FunctionModel", "check_storage"]
