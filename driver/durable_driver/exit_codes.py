@@ -10,7 +10,7 @@ from typing import Literal
 from durable_base.errors import HaltError, StaleEpochError, UsageError
 from durable_base.floor import Floor
 from durable_driver.errors import PermanentFailure, StoppedError
-from durable_harness.errors import BlockedError, UnansweredError
+from durable_harness.errors import BlockedError, CorruptLogError, UnansweredError
 
 Outcome = Literal["settled", "failed", "fenced", "halted", "stopped", "crashed"]
 
@@ -48,6 +48,8 @@ def judge_ending(error: BaseException | None) -> Ending:
                 return Ending(PERMANENT, "failed", _camel(cause.reason), _line(cause.detail or str(cause)))
             case BlockedError():
                 return Ending(PERMANENT, "failed", _camel(cause.reason), _line(cause))
+            case CorruptLogError():
+                return Ending(PERMANENT, "failed", "CorruptLog", _line(cause))
             case UsageError():
                 return Ending(PERMANENT, "failed", "InvalidConfiguration", _line(cause))
             case StoppedError():

@@ -9,7 +9,7 @@ from durable_base.errors import HaltError, StaleEpochError, UsageError
 from durable_base.floor import Floor
 from durable_driver.errors import PermanentFailure, StoppedError
 from durable_driver.exit_codes import Ending, judge_ending
-from durable_harness.errors import BlockedError, SessionFailedError, UnansweredError
+from durable_harness.errors import BlockedError, CorruptLogError, SessionFailedError, UnansweredError
 
 STALE = StaleEpochError("log", Floor(3, "a"), Floor(5, "b"))
 
@@ -30,6 +30,7 @@ def caused(error: BaseException, cause: BaseException) -> BaseException:
         (UnansweredError("model_error", "the provider refused"), 78, "failed", "ModelError"),
         (UnansweredError("no_model"), 78, "failed", "NoModel"),
         (BlockedError(7, "pi.tool", "restart_limit"), 78, "failed", "RestartLimit"),
+        (CorruptLogError("a base is missing"), 78, "failed", "CorruptLog"),
         (UsageError("DURABLE_INPUT is not set: set it"), 78, "failed", "InvalidConfiguration"),
         (StoppedError("Stopped", "SIGTERM"), 143, "stopped", "Stopped"),
         (RuntimeError("secret"), 1, "crashed", "Crashed"),

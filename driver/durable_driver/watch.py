@@ -1,0 +1,102 @@
+"""What a drive tells while it runs: each commit and each recovery becomes events, metrics and progress. Content-free.
+
+Called from the log's commit observer: it only notes and prints, and can't fail a commit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+from durable_driver.events import EventLine
+from durable_driver.metrics import DriverMetrics
+from durable_driver.stream import ReportStream
+from durable_harness.builtin import USAGE
+from durable_harness.records import ROOT_ID, Entry, Running, Task
+from durable_harness.session import Committed, Session
+from durable_spaces import RecoveryEvent
+
+_TOOL = "pi.tool"
+
+
+class Watch:
+    def __init__(self, events: EventLine, metrics: DriverMetrics, stream: ReportStream | None) -> None:
+        self.entries = 0  # committed by this drive
+        self.last_entry = 0  # the log's newest
+        self.recoveries: Counter[str] = Counter()
+        self._events = events
+        self._metrics = metrics
+        self._stream = stream
+        # A step's number is the position of its task among the log's tool calls: the same in every drive.
+        self._steps: dict[int, int] = {}
+        self._started: set[int] = set()
+
+    async def follow(self, session: Session) -> None:
+        """From now on; what the log holds already is counted, not told again."""
+        for task in await session.tasks(kind=_TOOL):
+            self._number(task)
+        entries = await session.entries()
+        self.last_entry = entries[-1].id if entries else 0
+        session.observe(self._committed)
+
+    def recovered(self, event: RecoveryEvent) -> None:
+        self.recoveries[event.kind] += 1
+        self._metrics.recoveries.labels(event.kind, event.mode).inc()
+        self._events.emit(
+            "recovery",
+            kind=event.kind,
+            mode=event.mode,
+            reason=event.reason,
+            call=event.call,
+            step=None if event.call is None else self._steps.get(event.call),
+        )
+        if self._stream is not None:
+            self._stream.recovery(event.kind, event.mode, event.reason)
+
+    def _committed(self, committed: Committed) -> None:
+        self._metrics.last_commit.set(time.time())
+        for task in sorted(committed.tasks, key=lambda task: task.id):
+            if task.kind == _TOOL:
+                self._number(task)
+                self._start(task)
+        for entry in committed.entries:
+            self.entries += 1
+            self.last_entry = max(self.last_entry, entry.id)
+            if entry.kind == "pi.tool-result":
+                self._finish(entry)
+        if committed.entries and self._stream is not None:
+            self._stream.progress(self.entries, self.last_entry)
+
+    def _number(self, task: Task) -> None:
+        self._steps.setdefault(task.id, len(self._steps) + 1)
+
+    def _start(self, task: Task) -> None:
+        """Once its intent is committed, in this drive or an earlier one."""
+        executes = isinstance(task.state, Running) and task.checkpoint["phase"] == "execute"
+        if executes and task.id not in self._started:
+            self._started.add(task.id)
+            self._events.emit("step.started", step=self._steps[task.id], tool=task.input["name"], call=task.id)
+
+    def _finish(self, entry: Entry) -> None:
+        call = entry.data["task_id"]
+        if call is None:
+            return  # a tool that the agent does not have: nothing ran
+        tool, failed, seconds = entry.data["name"], entry.data["is_error"], entry.data["duration_ms"] / 1000
+        self._metrics.steps.labels(tool, "error" if failed else "ok").inc()
+        self._metrics.step_seconds.labels(tool).observe(seconds)
+        self._events.emit(
+            "step.finished", step=self._steps.get(call), tool=tool, call=call, seconds=seconds, isError=failed
+        )
+
+
+async def read_usage(session: Session) -> dict[str, float]:
+    """What the models of the whole session have used so far."""
+    usage: Any = await session.document(USAGE, ROOT_ID)
+    models = list(usage["models"].values()) if usage else []
+    return {
+        "requests": sum(model["requests"] for model in models),
+        "inputTokens": sum(model["input_tokens"] for model in models),
+        "outputTokens": sum(model["output_tokens"] for model in models),
+        "cost": round(sum(model["cost"] for model in models), 6),
+    }
