@@ -1,0 +1,288 @@
+"""A shim: the process that stands over one command, and outlives the daemon and the zygote that started it.
+
+Guarantees. The lock on `lock` is held exactly as long as the shim lives: the lock tells life. `exit` is the result: the
+record tells the result. `done` is written when the kernel says that the shim has no child left (ECHILD): since it is the
+subreaper of all that the command spawned, double forks and new sessions too, nothing of the command is alive then.
+Between `exit` and `done` only what the command left behind runs; its output is drained and dropped, so that it does not
+die of a broken pipe.
+
+Assumes that nobody kills it; if someone does, lock free and no `done` say so (rule 27). `claim`, `started`, `exit`, `done`
+survive SIGKILL, not power loss: they are never believed in another boot (rule 13), so they are renamed and not synced.
+
+Not chosen: output straight into files, since two files lose the order of stdout and stderr; the pipes end here, and the
+shim outlives the daemon. Standard library alone (`python -S -E`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import select
+import signal
+import socket
+import time
+from typing import Any
+
+from durable_base.crash import crash_point
+from durable_base.files import write_atomic
+from durable_space import claims, layout, procfs
+from durable_space._sink import STDERR, STDOUT, Sink
+from durable_space._spawn import Launch, SpawnError, spawn
+
+PIECE_BYTES = 64 << 10
+QUIET_SECONDS = 0.1  # after the exit: descendants that hold the pipes and are silent for this long are not waited for
+DRAIN_SECONDS_MAX = 1.0  # nor those that never fall silent
+TERM_SECONDS = 5.0  # from SIGTERM at the deadline to SIGKILL
+_PR_SET_CHILD_SUBREAPER = 36
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Shim:
+    def __init__(self, data: str, seq: int) -> None:
+        self._data = data
+        self._seq = seq
+        self._folder = layout.command_folder(data, seq)
+        with open(os.path.join(self._folder, layout.SPEC), "rb") as file:
+            self._spec: dict[str, Any] = json.loads(file.read())
+        self._notices = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+        self._lock = -1
+        self._digest = hashlib.sha256()
+        self._stdin_holder = self._control = -1
+        self._pid = 0
+        self._status: int | None = None
+        self._childless = False
+        self._timed_out = False
+        self._recording = True
+
+    def run(self) -> None:
+        """Everything from claim to `done`. Returns at once if the command may not start (any more)."""
+        os.setsid()
+        if not self._take_lock():
+            return
+        if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "no child subreaper")
+        _survive_memory_pressure()
+        if not self._claim():
+            return
+        crash_point("shim.claimed")
+        self._sink = Sink(os.path.join(self._folder, layout.OUTPUT), self._spec["keep_bytes"])
+        self._reserve_exit_record()
+        self._wake = _child_signals()
+        try:
+            self._start()
+        except SpawnError as error:
+            self._childless = True
+            self._write_exit({"error": str(error)})
+        else:
+            self._pump()
+        self._finish()
+
+    def _take_lock(self) -> bool:
+        """False: another shim of this command has claimed. A daemon that probes holds the lock for microseconds."""
+        path = os.path.join(self._folder, layout.LOCK)
+        self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        while True:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if os.path.exists(os.path.join(self._folder, layout.CLAIM)):
+                    return False
+                time.sleep(0.0005)
+            else:
+                return True
+
+    def _claim(self) -> bool:
+        """Rule 9: look at the floor and claim in one step, so that an AdvanceEpoch sees the claim or bars it."""
+        path = os.path.join(self._folder, layout.CLAIM)
+        with claims.shared(self._data):
+            allowed = claims.read_rule(self._data).allows(self._seq, self._spec["epoch"])
+            if not allowed or os.path.exists(path):
+                return False
+            claim = {"shim": os.getpid(), "shim_start": procfs.start_of(os.getpid()), "at_ns": time.time_ns()}
+            write_atomic(path, json.dumps(claim).encode(), sync=False)
+        return True
+
+    def _reserve_exit_record(self) -> None:
+        """Take the record's disk block now: a disk that fills up later must not turn an exit into a loss."""
+        self._exit_fd = os.open(
+            os.path.join(self._folder, layout.EXIT + ".tmp"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
+        try:
+            os.posix_fallocate(self._exit_fd, 0, 4096)
+        except OSError as error:
+            if error.errno != errno.EOPNOTSUPP:
+                raise
+
+    def _start(self) -> None:
+        spec = self._spec
+        kept = {name: value for name, value in os.environ.items() if not is_private(name)}
+        env = {**kept, "PWD": spec["cwd"], **spec["env"], layout.MARKER: f"{spec['instance']}/{self._seq}"}
+        launch = Launch(spec["command"], spec["args"], env, spec["cwd"], spec["user"], spec["cgroup"])
+        self._out, out = os.pipe2(os.O_CLOEXEC)
+        self._err, err = os.pipe2(os.O_CLOEXEC)
+        stdin = self._open_stdin() if spec["stdin"] else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._pid = spawn(launch, stdin, out, err)
+        finally:
+            for fd in (stdin, out, err):
+                os.close(fd)
+        self._deadline = time.monotonic() + spec["timeout_ns"] / 1e9 if spec["timeout_ns"] is not None else None
+        started = {"pid": self._pid, "start": procfs.start_of(self._pid), "at_ns": time.time_ns()}
+        write_atomic(os.path.join(self._folder, layout.STARTED), json.dumps(started).encode(), sync=False)
+        self._notify()
+        crash_point("shim.command_started")
+
+    def _open_stdin(self) -> int:
+        """A named pipe, so that any daemon can write to it; the shim holds it open until it is told to close."""
+        path, control = (os.path.join(self._folder, name) for name in (layout.STDIN, layout.CONTROL))
+        os.mkfifo(path, 0o600)
+        os.mkfifo(control, 0o600)
+        self._control = os.open(control, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        reader = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._stdin_holder = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        os.set_blocking(reader, True)
+        return reader
+
+    def _pump(self) -> None:
+        """Until nothing of the command is left: record output, reap, keep the deadline, write the exit record."""
+        poll = select.poll()
+        open_pipes = {self._out: STDOUT, self._err: STDERR}
+        for fd in (*open_pipes, self._wake, self._control):
+            if fd >= 0:
+                poll.register(fd, select.POLLIN)
+        last_data = exited_at = 0.0
+        self._reap()
+        while not (self._childless and not self._recording):
+            if self._status is not None and self._recording:
+                now = time.monotonic()
+                exited_at = exited_at or now
+                quiet = now - max(last_data, exited_at) >= QUIET_SECONDS
+                if not open_pipes or quiet or now - exited_at >= DRAIN_SECONDS_MAX:
+                    self._write_exit({})
+                    continue
+            for fd, _ in poll.poll(self._poll_ms()):
+                if fd in open_pipes:
+                    data = os.read(fd, PIECE_BYTES)
+                    if data:
+                        last_data = time.monotonic()
+                        self._record(open_pipes[fd], data)
+                    else:
+                        poll.unregister(fd)
+                        os.close(fd)
+                        del open_pipes[fd]
+                elif fd == self._control:
+                    self._close_stdin(poll)
+                else:
+                    os.read(fd, 4096)
+            self._reap()
+            self._keep_deadline()
+
+    def _poll_ms(self) -> int | None:
+        if self._status is not None:
+            return 20 if self._recording else None
+        if self._deadline is None:
+            return None
+        return max(0, int((self._deadline - time.monotonic()) * 1000) + 1)
+
+    def _record(self, stream: int, data: bytes) -> None:
+        if not self._recording:
+            return
+        before = self._sink.end
+        self._sink.write(stream, data)
+        self._digest.update(memoryview(data)[: self._sink.end - before])
+        self._notify()
+
+    def _close_stdin(self, poll: select.poll) -> None:
+        poll.unregister(self._control)
+        os.close(self._control)
+        os.close(self._stdin_holder)
+        self._control = self._stdin_holder = -1
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                self._childless = True
+                return
+            if pid == 0:
+                return
+            if pid == self._pid:
+                self._status = status
+
+    def _keep_deadline(self) -> None:
+        """SIGTERM to the group, then SIGKILL to everything below this shim. Kept by the shim: daemons come and go."""
+        if self._status is not None or self._deadline is None or time.monotonic() < self._deadline:
+            return
+        if not self._timed_out:
+            self._timed_out = True
+            self._deadline += TERM_SECONDS
+            os.killpg(self._pid, signal.SIGTERM)  # not reaped yet, so the id is still its own
+            os.killpg(self._pid, signal.SIGCONT)
+            return
+        processes = procfs.table()
+        for pid in procfs.descendants(processes, [os.getpid()]):
+            procfs.send_signal(pid, processes[pid].start, signal.SIGKILL)
+        self._deadline += 0.1
+
+    def _write_exit(self, values: dict[str, Any]) -> None:
+        self._recording = False
+        self._sink.close()
+        if self._status is not None:
+            signalled = os.WIFSIGNALED(self._status)
+            values["signal" if signalled else "code"] = (
+                os.WTERMSIG(self._status) if signalled else os.WEXITSTATUS(self._status)
+            )
+        if self._sink.failure:
+            values["error"] = self._sink.failure
+        values |= {
+            "timed_out": self._timed_out,
+            "at_ns": time.time_ns(),
+            "output_bytes": self._sink.end,
+            "output_sha256": self._digest.hexdigest(),
+        }
+        record = json.dumps(values).encode()
+        os.pwrite(self._exit_fd, record, 0)
+        os.ftruncate(self._exit_fd, len(record))
+        os.close(self._exit_fd)
+        path = os.path.join(self._folder, layout.EXIT)
+        os.rename(path + ".tmp", path)
+        crash_point("shim.exit_recorded")
+        self._notify()
+
+    def _finish(self) -> None:
+        os.close(os.open(os.path.join(self._folder, layout.DONE), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        os.close(self._lock)
+        self._notify()
+
+    def _notify(self) -> None:
+        """Wake a daemon that waits; without one, or with a full queue, it looks by itself."""
+        with contextlib.suppress(OSError):
+            self._notices.sendto(b"%d" % self._seq, socket.MSG_DONTWAIT, layout.notice_address(self._spec["instance"]))
+
+
+def is_private(name: str) -> bool:
+    """Variables of the daemon's own that no command sees: tokens and crash points among them."""
+    return name.startswith(("DURABLE_", "CUA_"))
+
+
+def _child_signals() -> int:
+    """A descriptor that becomes readable when a child changes."""
+    wake, tell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(tell, warn_on_full_buffer=False)
+    return wake
+
+
+def _survive_memory_pressure() -> None:
+    """Where we may: the shim is what proves that its command is gone, so it goes last (rule 27)."""
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("-900")
+    except OSError:
+        pass

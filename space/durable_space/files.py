@@ -1,0 +1,314 @@
+"""Files of the Space by absolute path. Every change is made whole under the gate: before a newer epoch, or not at all.
+
+A write goes to a temporary name beside its target, is synced and renamed: survives power loss, seen whole or not at all.
+An append and a truncate change the file in place; killed in the middle, an append may have added a part.
+Raise Refused with the absolute path. Blocking.
+"""
+
+from __future__ import annotations
+
+import enum
+import grp
+import hashlib
+import os
+import pwd
+import secrets
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from durable_base.crash import crash_point
+from durable_space.gate import Caller, Gate
+from durable_space.refusal import Code, Reason, Refused, invalid, of_os_error
+from durable_space.staging import Staging
+
+IN_MEMORY_BYTES_MAX = 1 << 20  # of an upload; more goes to a file in the data folder until it is complete
+COPY_BYTES = 1 << 20
+MADE_FILE_MODE, MADE_FOLDER_MODE = 0o644, 0o755
+
+
+class FileType(enum.Enum):
+    FILE = 1
+    DIRECTORY = 2
+    SYMLINK = 3
+    OTHER = 4
+
+
+class WriteMode(enum.Enum):
+    OVERWRITE = 1
+    CREATE_NEW = 2
+    APPEND = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Info:
+    """lstat, or stat where symlinks were followed."""
+
+    path: str
+    type: FileType
+    size: int  # bytes, files only
+    mode: int  # 0o7777
+    owner: str
+    group: str
+    mtime_ns: int
+    target: str  # symlinks only
+
+    @property
+    def name(self) -> str:
+        return os.path.basename(self.path) or "/"
+
+
+class Files:
+    def __init__(self, gate: Gate, staging: Staging, spool_folder: Path) -> None:
+        self._gate = gate
+        self._staging = staging
+        self._spool_folder = spool_folder
+
+    def info(self, path: str, *, follow: bool) -> Info:
+        with errors_name(path):
+            return info_of(path, os.stat(path) if follow else os.lstat(path))
+
+    def list(self, path: str, depth: int, *, hidden: bool) -> list[Info]:
+        """Sorted by name, a folder before what is in it; entries that vanish meanwhile are left out."""
+        with errors_name(path):
+            names = sorted(os.listdir(path))
+        found = []
+        for name in names:
+            if not hidden and name.startswith("."):
+                continue
+            inner = os.path.join(path, name)
+            try:
+                found.append(info_of(inner, os.lstat(inner)))
+                if depth > 1 and found[-1].type is FileType.DIRECTORY:
+                    found += self.list(inner, depth - 1, hidden=hidden)
+            except (FileNotFoundError, Refused):
+                continue
+        return found
+
+    def make_folder(self, caller: Caller, path: str, mode: int, *, parents: bool) -> tuple[Info, bool]:
+        """(info, whether it was made). An existing folder is fine; anything else there is refused."""
+        with self._gate.change(caller), errors_name(path):
+            if os.path.isdir(path):
+                return info_of(path, os.stat(path)), False
+            if os.path.lexists(path):
+                raise Refused(
+                    Code.ALREADY_EXISTS,
+                    Reason.PATH_EXISTS,
+                    f"{path} exists and is not a directory",
+                    metadata={"path": path},
+                )
+            if parents:
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+            os.mkdir(path)
+            os.chmod(path, mode or MADE_FOLDER_MODE)
+            return info_of(path, os.lstat(path)), True
+
+    def move(self, caller: Caller, source: str, target: str, *, overwrite: bool, parents: bool) -> Info:
+        """Atomic. Errors name the source, but for a target that stands in the way."""
+        with self._gate.change(caller), errors_name(source):
+            os.lstat(source)
+            if not overwrite and os.path.lexists(target):
+                raise exists(target)
+            if parents:
+                os.makedirs(os.path.dirname(target), exist_ok=True)
+            os.rename(source, target)
+            crash_point("files.moved")
+            return info_of(target, os.lstat(target))
+
+    def remove(self, caller: Caller, path: str, *, recursive: bool, missing_ok: bool) -> None:
+        """Symlinks themselves, never what they point at. A folder that is not empty only with `recursive`."""
+        with self._gate.change(caller), errors_name(path):
+            try:
+                status = os.lstat(path)
+            except FileNotFoundError:
+                if missing_ok:
+                    return
+                raise
+            if not stat.S_ISDIR(status.st_mode):
+                os.unlink(path)
+            elif recursive:
+                shutil.rmtree(path)
+            else:
+                os.rmdir(path)
+
+    def truncate(self, caller: Caller, path: str, size: int) -> None:
+        """Cut, or extend with zeros; never creates."""
+        with self._gate.change(caller), errors_name(path):
+            os.close(open_regular(path, os.O_WRONLY))
+            os.truncate(path, size)
+
+    def flush(self, caller: Caller, path: str) -> None:
+        with errors_name(path):
+            self._gate.check(caller)
+            fd = open_regular(path, os.O_RDONLY)
+            try:
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+
+    def make_temporary(self, caller: Caller, *, folder: bool, prefix: str, suffix: str) -> str:
+        """A new empty folder, or an empty file in a new folder, outside the workspace (the system's temporary folder)."""
+        if "/" in prefix + suffix or "\0" in prefix + suffix:
+            raise invalid("prefix and suffix must not hold '/' or NUL")
+        root = tempfile.gettempdir()
+        with self._gate.change(caller), errors_name(root):
+            made = tempfile.mkdtemp(prefix=prefix or "tmp-", dir=root, suffix=suffix if folder else "")
+            if folder:
+                return made
+            path = os.path.join(made, f"{prefix}{secrets.token_hex(4)}{suffix}")
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            return path
+
+    def canonical(self, path: str) -> str:
+        with errors_name(path):
+            return os.path.realpath(path, strict=True)
+
+    @contextmanager
+    def spool(self) -> Iterator[IO[bytes]]:
+        """Where an upload is gathered before anything is touched: a slow client holds nothing up."""
+        with tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES_MAX, dir=str(self._spool_folder)) as spool:
+            yield spool
+
+    def write(
+        self, caller: Caller, path: str, content: IO[bytes], mode: WriteMode, permissions: int, *, parents: bool
+    ) -> Info:
+        """`content` from its start. `permissions` 0: as the old file, or 0o644. A symlink is written through."""
+        with self._gate.change(caller), errors_name(path):
+            target = os.path.realpath(path)
+            status = lstat_or_none(target)
+            if status is not None and stat.S_ISDIR(status.st_mode):
+                raise IsADirectoryError(21, "is a directory", path)
+            if mode is WriteMode.CREATE_NEW and os.path.lexists(path):
+                raise exists(path)
+            if parents:
+                os.makedirs(os.path.dirname(target), exist_ok=True)
+            content.seek(0)
+            if mode is WriteMode.APPEND:
+                self._append(target, content, permissions)
+            else:
+                self._replace(target, content, permissions, status)
+            return info_of(path, os.stat(path))
+
+    def _replace(self, target: str, content: IO[bytes], permissions: int, status: os.stat_result | None) -> None:
+        folder = os.path.dirname(target)
+        os.stat(folder)  # its absence is told by its own name
+        with self._staging.beside(os.fsencode(folder)) as name:
+            temporary = os.path.join(os.fsencode(folder), name)
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                copy(content, fd)
+                os.fchmod(fd, permissions or (stat.S_IMODE(status.st_mode) if status else MADE_FILE_MODE))
+                if status is not None and (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
+                    keep_owner(fd, status)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            crash_point("files.temporary_synced")
+            os.rename(temporary, target)
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def _append(self, target: str, content: IO[bytes], permissions: int) -> None:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+        fd = os.open(target, flags, permissions or MADE_FILE_MODE)
+        try:
+            copy(content, fd)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
+def open_regular(path: str, flags: int) -> int:
+    """Raise OSError; anything but a regular file is refused, and opening one never waits (a named pipe would)."""
+    fd = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(mode):
+        return fd
+    os.close(fd)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(21, "is a directory", path)
+    raise OSError(22, "not a regular file", path)
+
+
+def copy(content: IO[bytes], fd: int) -> None:
+    while piece := content.read(COPY_BYTES):
+        view = memoryview(piece)
+        while view:
+            view = view[os.write(fd, view) :]
+
+
+def keep_owner(fd: int, status: os.stat_result) -> None:
+    """As far as this user may."""
+    with suppress(OSError):
+        os.fchown(fd, status.st_uid, status.st_gid)
+
+
+def sha256_of(content: IO[bytes]) -> str:
+    content.seek(0)
+    digest = hashlib.sha256()
+    while piece := content.read(COPY_BYTES):
+        digest.update(piece)
+    return digest.hexdigest()
+
+
+def info_of(path: str, status: os.stat_result) -> Info:
+    kind = FileType.OTHER
+    for matches, value in (
+        (stat.S_ISREG, FileType.FILE),
+        (stat.S_ISDIR, FileType.DIRECTORY),
+        (stat.S_ISLNK, FileType.SYMLINK),
+    ):
+        if matches(status.st_mode):
+            kind = value
+    return Info(
+        path,
+        kind,
+        status.st_size if kind is FileType.FILE else 0,
+        stat.S_IMODE(status.st_mode),
+        _user(status.st_uid),
+        _group(status.st_gid),
+        status.st_mtime_ns,
+        os.readlink(path) if kind is FileType.SYMLINK else "",
+    )
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
+
+
+def _group(number: int) -> str:
+    try:
+        return grp.getgrgid(number).gr_name
+    except KeyError:
+        return str(number)
+
+
+def lstat_or_none(path: str) -> os.stat_result | None:
+    try:
+        return os.lstat(path)
+    except FileNotFoundError:
+        return None
+
+
+def exists(path: str) -> Refused:
+    return Refused(Code.ALREADY_EXISTS, Reason.PATH_EXISTS, f"{path} already exists", metadata={"path": path})
+
+
+@contextmanager
+def errors_name(path: str) -> Iterator[None]:
+    """OSErrors as refusals that carry the absolute path."""
+    try:
+        yield
+    except OSError as error:
+        raise of_os_error(error, path) from None

@@ -1,0 +1,174 @@
+"""Follow one command: its start, its output from any kept offset, its end; and start it if it is new.
+
+Frames: 16 to 64 KiB, or what there is after 20 ms. One frame is in memory per follower: whoever does not read, waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from durable_space import layout, output
+from durable_space.commands import Ending, Observed
+from durable_space.gate import Caller
+from durable_space.output import OutputReader, Piece
+from durable_space.refusal import Code, Reason, Refused, limit
+from durable_space.rows import CommandConfig, Row
+from durable_space.runtime import Runtime
+from durable_space.states import State
+
+FRAME_BYTES_MAX = 64 << 10
+FRAME_BYTES_MIN = 16 << 10
+FRAME_SECONDS = 0.02
+LOOK_SECONDS = 0.25  # between looks without a notice: a shim that was killed sends none
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """First of a follower's events. `pid` is 0 for a command that could not be started."""
+
+    observed: Observed
+    deduplicated: bool
+    first_offset: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """Nothing happened for a while (keepalive)."""
+
+
+Event = Start | Piece | Ending | Idle
+
+
+async def start(runtime: Runtime, caller: Caller, request_id: str, tag: str, config: CommandConfig) -> tuple[Row, bool]:
+    """Reserve if it is new, and see to it that a shim takes it on. Give (row, deduplicated). Raise Refused.
+
+    A row that nothing has claimed yet is asked for again: the daemon or the zygote may have died in between, and
+    whatever came of the earlier request, only one shim claims.
+    """
+
+    def reserve() -> tuple[Row, bool]:
+        with runtime.gate.change(caller):
+            row, fresh = runtime.commands.reserve(request_id, tag, config, runtime.gate.floor)
+        state = State.RESERVED if fresh else runtime.commands.observe(row).state
+        if state is State.RESERVED:
+            runtime.commands.prepare(row)
+        return row, state is State.RESERVED
+
+    row, unclaimed = await runtime.run(reserve)
+    if unclaimed:
+        runtime.zygote.request(row.seq)
+    return row, not unclaimed
+
+
+async def follow(
+    runtime: Runtime,
+    row: Row,
+    offset: int | None,
+    *,
+    deduplicated: bool,
+    tail_bytes: int = 0,
+    idle_seconds: float = 0.0,
+) -> AsyncIterator[Event]:
+    """From `offset`, or (None) the newest `tail_bytes` and what comes. Ends with exactly one Ending.
+
+    Raise Refused: OutputGone; or the command was barred before it started.
+    """
+    folder = os.path.join(runtime.commands.folder(row.seq), layout.OUTPUT)
+    with runtime.notices.listen(row.seq) as notice:
+        observed = await _until_started(runtime, row.seq, notice)
+        first, end = await runtime.run(output.kept_range, folder)
+        if offset is None:
+            offset = max(first, end - tail_bytes)
+        yield Start(observed, deduplicated, first, end)
+        reader = OutputReader(folder, offset)
+        try:
+            async for event in _output_and_end(runtime, row.seq, reader, notice, idle_seconds):
+                yield event
+        finally:
+            reader.close()
+
+
+async def _until_started(runtime: Runtime, seq: int, notice: asyncio.Event) -> Observed:
+    while True:
+        notice.clear()
+        observed = await runtime.run(observe, runtime, seq)
+        if observed.claim is not None or observed.state is not State.RESERVED:
+            runtime.zygote.claimed(seq)
+        if observed.state is State.NEVER_STARTED:
+            if observed.row.owner == runtime.gate.floor:
+                raise limit("no process could be made for it, or everything was ended before it started: try again")
+            raise Refused(
+                Code.FAILED_PRECONDITION,
+                Reason.STALE_EPOCH,
+                "the command was reserved under an older epoch and never started; nothing of it can start any more",
+                condition="StaleEpoch",
+                metadata={
+                    "epoch": str(observed.row.owner.epoch),
+                    "current_epoch": str(runtime.gate.floor.epoch),
+                    "current_incarnation": runtime.gate.floor.incarnation,
+                },
+            )
+        if observed.started is not None or observed.settled:
+            return observed
+        await _wait(notice, LOOK_SECONDS)
+
+
+async def _output_and_end(
+    runtime: Runtime, seq: int, reader: OutputReader, notice: asyncio.Event, idle_seconds: float
+) -> AsyncIterator[Event]:
+    sent_at = heard_at = 0.0
+
+    def look() -> tuple[Observed, list[Piece]]:
+        # The state first: what is final now has all its output on disk, so an empty read after it is the end.
+        observed = observe(runtime, seq)
+        return observed, reader.read(FRAME_BYTES_MAX)
+
+    while True:
+        notice.clear()
+        observed, pieces = await runtime.run(look)
+        now = time.monotonic()
+        for piece in pieces:
+            yield piece
+            sent_at = heard_at = now
+        if observed.settled and not pieces:
+            assert observed.end is not None
+            yield observed.end
+            return
+        if sum(len(piece.data) for piece in pieces) >= FRAME_BYTES_MIN:
+            continue
+        if not observed.settled:
+            heard_at = heard_at or now
+            if idle_seconds and now - heard_at >= idle_seconds:
+                yield Idle()
+                heard_at = now
+            await _wait(notice, min(LOOK_SECONDS, idle_seconds or LOOK_SECONDS))
+            # Let small writes gather, but not beyond the 20 ms; a command that has just ended waits for nobody.
+            gathering = FRAME_SECONDS - (time.monotonic() - sent_at)
+            if notice.is_set() and gathering > 0 and not await runtime.run(has_ended, runtime, seq):
+                notice.clear()
+                await _wait(notice, gathering)
+
+
+def observe(runtime: Runtime, seq: int) -> Observed:
+    """Raise Refused: forgotten meanwhile."""
+    row = runtime.ledger.rows.get(seq)
+    if row is None:
+        raise Refused(Code.NOT_FOUND, Reason.PROCESS_NOT_FOUND, "the command was forgotten")
+    return runtime.commands.observe(row)
+
+
+def has_ended(runtime: Runtime, seq: int) -> bool:
+    return observe(runtime, seq).settled
+
+
+async def _wait(notice: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await notice.wait()
+    except TimeoutError:
+        pass

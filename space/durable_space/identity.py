@@ -1,0 +1,70 @@
+"""Which Space this is, and in which life of its machine: `boot_id`, and the data directory's single owner."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from pathlib import Path
+
+from durable_base.errors import UsageError
+from durable_space import procfs
+
+_NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "glusterfs", "lustre", "afs", "9p2000.L"}
+
+
+def boot_id() -> str:
+    """32 hex digits; another one means that all processes are gone.
+
+    The machine's own boot id is not enough: a container that restarts on a running machine has lost its processes too.
+    Its PID namespace is another one, or (should the number come again) its process 1 started at another time.
+    """
+    kernel = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    namespace = os.stat("/proc/self/ns/pid").st_ino
+    return hashlib.sha256(f"{kernel}:{namespace}:{procfs.start_of(1)}".encode()).hexdigest()[:32]
+
+
+def take_data_folder(data: Path) -> int:
+    """Make the folder, and hold it alone for this process's life (rule 36). Give the lock's descriptor.
+
+    UsageError: it is another daemon's, can't be made, or lies on a file system whose locks and syncs can't be trusted.
+    """
+    try:
+        data.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise UsageError(f"--data {data}: {error.strerror}: name a folder that this user may make or write") from None
+    kind = file_system_of(data)
+    if kind in _NETWORK_FILE_SYSTEMS or kind.startswith("fuse."):
+        raise UsageError(f"--data {data}: {kind} is a network file system: name a folder on a local disk")
+    try:
+        fd = os.open(data / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise UsageError(f"--data {data}: {error.strerror}: name a folder that this user may write") from None
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(fd, 32, 0).decode(errors="replace").strip() or "unknown"
+        os.close(fd)
+        raise UsageError(
+            f"--data {data}: another daemon (process {holder}) serves it: stop that one, or name another folder"
+        ) from None
+    os.ftruncate(fd, 0)
+    os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+    return fd
+
+
+def file_system_of(path: Path) -> str:
+    """Type of the mount that holds `path`, as in /proc/self/mountinfo; empty if unknown."""
+    target = os.path.realpath(path)
+    best, kind = -1, ""
+    try:
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    for line in lines:
+        left, _, right = line.partition(" - ")
+        mount = left.split()[4].encode().decode("unicode_escape")
+        inside = target == mount or target.startswith(mount.rstrip("/") + "/")
+        if inside and len(mount) >= best:
+            best, kind = len(mount), right.split()[0]
+    return kind

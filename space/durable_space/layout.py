@@ -1,0 +1,35 @@
+"""Where things lie in the data directory, shared by the daemon and its shims. Standard library alone, and import-light.
+
+DIR/lock                    held exclusively by the one daemon that serves this directory
+DIR/address                 the addresses really bound, one per line
+DIR/ledger.db               rows, floor and identity (`ledger`): the truth, synced
+DIR/floor, DIR/floor.lock   what a shim may still claim (`claims`): a projection of the ledger
+DIR/zygote                  process id and start time of the newest zygote
+DIR/staging/                symlinks to temporary files, swept at start; blobs of an Apply
+DIR/commands/<seq>/         one command (16 hex digits): `spec`, `lock`, `claim`, `started`, `exit`, `done`, `out/`, `stdin`
+"""
+
+from __future__ import annotations
+
+import os
+
+SPEC, LOCK, CLAIM, STARTED, EXIT, DONE = "spec", "lock", "claim", "started", "exit", "done"
+OUTPUT, STDIN, CONTROL = "out", "stdin", "control"
+MARKER = "SPACE_COMMAND_ID"  # in the environment of every command: `<instance>/<seq>`, an audit and no mechanism
+
+
+def command_folder(data: str, seq: int) -> str:
+    return os.path.join(data, "commands", f"{seq:016x}")
+
+
+def floor_file(data: str) -> str:
+    return os.path.join(data, "floor")
+
+
+def floor_lock(data: str) -> str:
+    return os.path.join(data, "floor.lock")
+
+
+def notice_address(instance_id: str) -> str:
+    """Abstract datagram socket: shims tell the daemon that something happened. Lost notices cost latency, nothing else."""
+    return f"\0durable-space-{instance_id}"

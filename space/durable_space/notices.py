@@ -1,0 +1,71 @@
+"""Wake whoever waits for a command: shims send datagrams when something happened, and everybody looks now and then anyway."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from durable_space.layout import notice_address
+
+log = logging.getLogger("durable.space")
+
+
+class Notices:
+    """Of the event loop. A notice carries no truth, only the hint to look: forged or lost ones do no harm."""
+
+    def __init__(self, instance_id: str) -> None:
+        self._waiting: dict[int, set[asyncio.Event]] = {}
+        self._socket: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        try:
+            self._socket.bind(notice_address(instance_id))
+        except OSError:
+            # Somebody sits on the name: output then arrives up to `LOOK_SECONDS` later.
+            log.warning("notices.unavailable", extra={"fields": {}})
+            self._socket.close()
+            self._socket = None
+        else:
+            asyncio.get_running_loop().add_reader(self._socket, self._receive)
+
+    def close(self) -> None:
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._socket.close()
+            self._socket = None
+
+    @contextmanager
+    def listen(self, seq: int) -> Iterator[asyncio.Event]:
+        """The event is set at each notice for `seq`; who waits clears it."""
+        event = asyncio.Event()
+        self._waiting.setdefault(seq, set()).add(event)
+        try:
+            yield event
+        finally:
+            events = self._waiting[seq]
+            events.discard(event)
+            if not events:
+                del self._waiting[seq]
+
+    def wake(self, seq: int) -> None:
+        for event in self._waiting.get(seq, ()):
+            event.set()
+
+    def wake_all(self) -> None:
+        for seq in self._waiting:
+            self.wake(seq)
+
+    def listeners(self, seq: int) -> int:
+        return len(self._waiting.get(seq, ()))
+
+    def _receive(self) -> None:
+        if self._socket is None:
+            return
+        for _ in range(256):
+            try:
+                packet = self._socket.recv(64)
+            except BlockingIOError:
+                return
+            if packet.isdigit():
+                self.wake(int(packet))

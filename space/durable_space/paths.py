@@ -1,0 +1,32 @@
+"""Paths as callers write them: absolute, relative to the workspace, `~` and `~/x`, or a file: URL."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from durable_space.refusal import invalid
+
+
+def absolute(text: str, workspace: Path) -> str:
+    """Absolute and without `.` and `..`, symlinks kept. A malformed URL is a plain path. Raise Refused: empty, or NUL."""
+    if not text or "\0" in text:
+        raise invalid("a path must not be empty or hold NUL", path=text.replace("\0", "\\0"))
+    if text.startswith("file:"):
+        text = _of_url(text) or text
+    if text == "~" or text.startswith("~/"):
+        text = os.path.expanduser(text)
+    return os.path.normpath(os.path.join(workspace, text))
+
+
+def _of_url(text: str) -> str:
+    """Empty if it is no file: URL of this machine."""
+    try:
+        url = urlsplit(text)
+    except ValueError:
+        return ""
+    if url.netloc not in ("", "localhost") or not url.path.startswith("/"):
+        return ""
+    path = unquote(url.path)
+    return "" if "\0" in path else path

@@ -1,0 +1,44 @@
+"""Refusals as gRPC statuses, with `cua.env.v1.ErrorInfo` in `grpc-status-details-bin` (google.rpc.Status)."""
+
+from __future__ import annotations
+
+import grpc
+from google.protobuf.any_pb2 import Any
+
+from durable_protocol.cua.env.v1 import common_pb2
+from durable_space.refusal import Refused
+
+DETAILS = "grpc-status-details-bin"
+_CODES = {code.value[0]: code for code in grpc.StatusCode}
+
+
+def status_code(refusal: Refused) -> grpc.StatusCode:
+    return _CODES[refusal.code.value]
+
+
+def details(refusal: Refused) -> tuple[str, bytes]:
+    """The metadata entry."""
+    info = common_pb2.ErrorInfo(
+        reason=common_pb2.ErrorReason.ValueType(int(refusal.reason)),
+        message=refusal.message,
+        feature=refusal.feature,
+        metadata=refusal.metadata,
+    )
+    packed = Any()
+    packed.Pack(info)
+    return DETAILS, _status(refusal.code.value, refusal.message, packed.SerializeToString())
+
+
+def _status(code: int, message: str, detail: bytes) -> bytes:
+    """google.rpc.Status by hand: int32 code = 1; string message = 2; repeated Any details = 3."""
+    text = message.encode()
+    return b"\x08" + _varint(code) + b"\x12" + _varint(len(text)) + text + b"\x1a" + _varint(len(detail)) + detail
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)

@@ -1,0 +1,152 @@
+"""durable.space.v1.WorkspaceService."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+
+from durable_protocol.durable.space.v1 import workspace_pb2 as durable
+from durable_protocol.durable.space.v1.workspace_pb2_grpc import WorkspaceServiceServicer
+from durable_space import processes
+from durable_space.refusal import invalid
+from durable_space.rpc.caller import read_caller, text_metadata
+from durable_space.rpc.guard import Context
+from durable_space.runtime import Runtime
+from durable_space.workspace.apply import Plan
+from durable_space.workspace.entries import Entry, Kind
+from durable_space.workspace.workspace import Spool, SpooledBlob
+
+TABLE_BYTES_MAX = 256 << 10
+
+
+class WorkspaceService(WorkspaceServiceServicer):
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+
+    async def Scan(self, request: durable.ScanRequest, context: Context) -> AsyncIterator[durable.ScanResponse]:
+        caller = read_caller(text_metadata(context.invocation_metadata()))
+        self._runtime.gate.check_reading(caller)
+        table = await self._runtime.run_long(
+            self._runtime.workspace.scan,
+            caller,
+            tuple(request.exclude),
+            use_cache=not request.no_cache,
+            files_max=request.max_files,
+            bytes_max=request.max_bytes,
+        )
+        batch, size = [], 0
+        for entry in table.entries:
+            batch.append(entry_message(entry))
+            size += batch[-1].ByteSize() + 4
+            if size >= TABLE_BYTES_MAX:
+                yield durable.ScanResponse(table=durable.PathTable(entries=batch))
+                batch, size = [], 0
+        if batch:
+            yield durable.ScanResponse(table=durable.PathTable(entries=batch))
+        yield durable.ScanResponse(end=durable.ScanEnd(files=table.files, bytes=table.bytes))
+
+    async def ReadBlobs(
+        self, request: durable.ReadBlobsRequest, context: Context
+    ) -> AsyncIterator[durable.ReadBlobsResponse]:
+        self._runtime.gate.check_reading(read_caller(text_metadata(context.invocation_metadata())))
+        for sha256 in request.sha256:
+            pieces = self._runtime.workspace.read_blob(sha256)
+            try:
+                piece = await self._runtime.run_long(_next, pieces)
+                while piece is not None:
+                    following = await self._runtime.run_long(_next, pieces)
+                    yield durable.ReadBlobsResponse(sha256=sha256, data=piece, last=following is None)
+                    piece = following
+            finally:
+                close = getattr(pieces, "close", None)
+                if close is not None:
+                    close()
+
+    async def Apply(self, request: AsyncIterator[durable.ApplyRequest], context: Context) -> durable.ApplyResponse:
+        caller = read_caller(text_metadata(context.invocation_metadata()))
+        await self._runtime.admit(caller)
+        with self._runtime.workspace.spool() as spool:
+            plan: durable.ApplyPlan | None = None
+            blob: SpooledBlob | None = None
+            async for message in request:
+                if message.HasField("plan"):
+                    if plan is not None:
+                        raise invalid("a second plan in one Apply")
+                    plan = message.plan
+                elif plan is None:
+                    raise invalid("the plan must come first")
+                else:
+                    blob = await self._runtime.run_long(_take, spool, blob, message.piece)
+            if plan is None:
+                raise invalid("the plan must come first")
+            if blob is not None:
+                raise invalid("the last blob is not whole")
+            done = await self._runtime.run_long(
+                self._runtime.workspace.apply, caller, read_plan(plan), tuple(plan.have), spool
+            )
+        return durable.ApplyResponse(written=done.written, removed=done.removed, unchanged=done.unchanged)
+
+    async def Processes(self, request: durable.ProcessesRequest, context: Context) -> durable.ProcessesResponse:
+        self._runtime.gate.check_reading(read_caller(text_metadata(context.invocation_metadata())))
+        found = await self._runtime.run_long(
+            processes.in_workspace, self._runtime.commands, self._runtime.workspace_root, {self._runtime.zygote.pid}
+        )
+        return durable.ProcessesResponse(
+            processes=[
+                durable.WorkspaceProcess(
+                    pid=one.pid,
+                    request_id=one.request_id,
+                    command_running=one.command_running,
+                    cwd_inside=one.cwd_inside,
+                    file_open_inside=one.file_open_inside,
+                )
+                for one in found
+            ]
+        )
+
+
+def _next(pieces: Iterator[bytes]) -> bytes | None:
+    return next(pieces, None)
+
+
+def _take(spool: Spool, blob: SpooledBlob | None, piece: durable.BlobPiece) -> SpooledBlob | None:
+    """Give the blob that goes on, None after its last piece."""
+    if len(piece.sha256) != 32:
+        raise invalid("a blob's sha256 has 32 bytes")
+    if blob is None:
+        blob = spool.open(piece.sha256)
+    elif blob.sha256 != piece.sha256:
+        raise invalid("pieces of two blobs are mixed")
+    blob.write(piece.data)
+    if not piece.last:
+        return blob
+    blob.finish()
+    return None
+
+
+def entry_message(entry: Entry) -> durable.PathEntry:
+    return durable.PathEntry(
+        path=entry.path,
+        kind=durable.PathKind.ValueType(entry.kind.value),
+        mode=entry.mode,
+        mtime_ns=entry.mtime_ns,
+        size=entry.size,
+        sha256=entry.sha256,
+        target=entry.target,
+    )
+
+
+def read_plan(message: durable.ApplyPlan) -> Plan:
+    """Raise Refused for entries that no file system can hold."""
+    entries = []
+    for entry in message.put:
+        if entry.kind == durable.PATH_KIND_UNSPECIFIED:
+            raise invalid("an entry's kind is required")
+        kind = Kind(entry.kind)
+        if kind is Kind.FILE and len(entry.sha256) != 32:
+            raise invalid("a file's sha256 has 32 bytes")
+        if kind is Kind.SYMLINK and (not entry.target or b"\0" in entry.target):
+            raise invalid("a symlink needs a target without NUL")
+        entries.append(
+            Entry(entry.path, kind, entry.mode & 0o7777, entry.mtime_ns, entry.size, entry.sha256, entry.target)
+        )
+    return Plan(tuple(entries), tuple(message.remove))

@@ -1,0 +1,183 @@
+"""The daemon's life: check, open, listen, serve until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import grpc
+import grpc.aio
+
+from durable_base.errors import UsageError
+from durable_base.files import write_atomic
+from durable_protocol.cua.env.v1.filesystem_pb2_grpc import add_FilesystemServiceServicer_to_server
+from durable_protocol.cua.env.v1.process_pb2_grpc import add_ProcessServiceServicer_to_server
+from durable_protocol.cua.env.v1.system_pb2_grpc import add_SystemServiceServicer_to_server
+from durable_protocol.durable.space.v1.files_pb2_grpc import add_FileServiceServicer_to_server
+from durable_protocol.durable.space.v1.space_pb2_grpc import (
+    add_LedgerServiceServicer_to_server,
+    add_SpaceServiceServicer_to_server,
+)
+from durable_protocol.durable.space.v1.workspace_pb2_grpc import add_WorkspaceServiceServicer_to_server
+from durable_space import config as configuration
+from durable_space import control, logs
+from durable_space.commands import Observed
+from durable_space.config import Address, Config
+from durable_space.http import serve_http
+from durable_space.rpc.files import FileService
+from durable_space.rpc.filesystem import FilesystemService
+from durable_space.rpc.guard import Guard
+from durable_space.rpc.process import ProcessService
+from durable_space.rpc.space import LedgerService, SpaceService
+from durable_space.rpc.system import SystemService
+from durable_space.rpc.workspace import WorkspaceService
+from durable_space.runtime import Runtime
+
+log = logging.getLogger("durable.space")
+
+STOP_SECONDS = 2.0  # with --stop-commands: from SIGTERM to the commands until they are ended
+DRAIN_SECONDS = 1.0  # for calls under way when the daemon stops
+
+
+class Token:
+    """The bearer token, read anew when its file changes: it rotates without a restart (at most a second later)."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self._value = configuration.read_token(path) if path else None
+        self._looked_at = time.monotonic()
+
+    def __call__(self) -> str | None:
+        now = time.monotonic()
+        if self._path is not None and now - self._looked_at > 1.0:
+            self._looked_at = now
+            try:
+                self._value = configuration.read_token(self._path)
+            except UsageError as error:
+                # The old one stays valid: a file that is just being replaced must not lock everybody out.
+                log.warning("token.unreadable", extra={"fields": {"error": type(error).__name__}})
+        return self._value
+
+
+async def serve(config: Config) -> None:
+    """Until SIGTERM or SIGINT. UsageError before anything listens."""
+    configuration.check(config)
+    logs.set_up()
+    token = Token(config.token_file)
+    credentials = read_credentials(config)
+    runtime = Runtime(config)
+    unproven = await runtime.open()
+    if unproven is not None:
+        log.error("epoch.unproven", extra={"fields": {"condition": unproven.metadata.get("condition", "")}})
+    guard = Guard(token, runtime.instance_id, runtime.boot_id)
+    server = make_server(runtime, guard)
+    addresses = [bind(server, address, credentials) for address in config.listen]
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    await server.start()
+    http = await serve_http(config.http, runtime, guard) if config.http else None
+    announce(config.data, runtime, addresses)
+    await stopping.wait()
+    log.info("stopping", extra={"fields": {"stop_commands": config.stop_commands}})
+    if config.stop_commands:
+        await stop_commands(runtime)
+    if http is not None:
+        http.close()
+    await server.stop(DRAIN_SECONDS)
+    await runtime.close()
+
+
+def make_server(runtime: Runtime, guard: Guard) -> grpc.aio.Server:
+    limits = runtime.config.limits
+    server = grpc.aio.server(
+        interceptors=[guard],
+        options=[
+            ("grpc.max_receive_message_length", limits.message_bytes),
+            ("grpc.max_send_message_length", limits.message_bytes),
+            ("grpc.max_concurrent_streams", limits.streams),
+            ("grpc.so_reuseport", 0),  # a second daemon on one port must fail, not share
+            ("grpc.keepalive_time_ms", 30_000),
+            ("grpc.keepalive_permit_without_calls", 1),
+            ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),
+        ],
+    )
+    add_SystemServiceServicer_to_server(SystemService(runtime), server)
+    add_ProcessServiceServicer_to_server(ProcessService(runtime), server)
+    add_FilesystemServiceServicer_to_server(FilesystemService(runtime), server)
+    add_SpaceServiceServicer_to_server(SpaceService(runtime), server)
+    add_LedgerServiceServicer_to_server(LedgerService(runtime), server)
+    add_FileServiceServicer_to_server(FileService(runtime), server)
+    add_WorkspaceServiceServicer_to_server(WorkspaceService(runtime), server)
+    return server
+
+
+def read_credentials(config: Config) -> grpc.ServerCredentials | None:
+    if config.tls_cert is None or config.tls_key is None:
+        return None
+    pair = []
+    for flag, path in (("--tls-key", config.tls_key), ("--tls-cert", config.tls_cert)):
+        try:
+            pair.append(path.read_bytes())
+        except OSError as error:
+            raise UsageError(f"{flag} {path}: {error.strerror}: name a readable PEM file") from None
+    return grpc.ssl_server_credentials([(pair[0], pair[1])])
+
+
+def bind(server: grpc.aio.Server, address: Address, credentials: grpc.ServerCredentials | None) -> str:
+    """Give the address really bound. A Unix socket needs no TLS: its folder's permissions say who may connect."""
+    try:
+        if credentials is None or address.path:
+            port = server.add_insecure_port(address.text)
+        else:
+            port = server.add_secure_port(address.text, credentials)
+    except RuntimeError:
+        port = 0
+    if port == 0:
+        raise UsageError(
+            f"--listen {address.text}: can't be bound: another process has it, the key pair does not fit, "
+            "or this user may not: name a free one"
+        )
+    if address.path:
+        os.chmod(address.path, 0o600)
+        return address.text
+    return Address(address.host, port, "").text
+
+
+def announce(data: Path, runtime: Runtime, addresses: list[str]) -> None:
+    """For whoever started the daemon: from now on it answers."""
+    write_atomic(data / "address", "".join(address + "\n" for address in addresses).encode(), sync=False)
+    line = {
+        "event": "listening",
+        "addresses": addresses,
+        "instance": runtime.instance_id,
+        "boot": runtime.boot_id,
+        "kill_mechanism": runtime.ender.mechanism,
+    }
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+async def stop_commands(runtime: Runtime) -> None:
+    """Rule 10: the marks are synced first; then SIGTERM, a moment, and the end of everything."""
+    await runtime.run(runtime.epochs.mark_stopping)
+
+    def running() -> list[Observed]:
+        return [seen for seen in runtime.commands.open() if seen.shim_alive]
+
+    def terminate() -> None:
+        for seen in running():
+            control.signal_group(seen, signal.SIGTERM)
+
+    await runtime.run(terminate)
+    for _ in range(int(STOP_SECONDS / 0.02)):
+        if not await runtime.run(running):
+            break
+        await asyncio.sleep(0.02)
+    await runtime.run(runtime.epochs.end_open)

@@ -1,0 +1,203 @@
+"""Walk the workspace into a path table: what is there, with the hash of every file.
+
+Guarantee: an entry is what the file was at some moment of the scan; a file that vanishes meanwhile is absent. A cached hash
+vouches only for the same inode with the same size, mtime and ctime, taken when both times were older than the look by
+more than a clock tick (git's rule for racy entries): a change within one tick could leave all four as they were.
+The cache lives in memory, so another daemon or another boot begins without one (rule 13). Symlinks are never followed.
+
+Not chosen: several threads; hashing is bound by one core here, and the walk by the kernel.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from durable_space.refusal import Code, Reason, Refused
+from durable_space.workspace.entries import Entry, Kind
+
+RACY_NS = 50_000_000  # some ticks of the slowest kernel clock that stamps files (10 ms)
+READ_BYTES = 1 << 20
+HASH_ATTEMPTS = 3  # for a file that changes while it is hashed
+NAMES_MAX = 100  # listed in a refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What must be equal for a cached hash to be believed."""
+
+    inode: int
+    device: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+
+
+def stamp_of(status: os.stat_result) -> Stamp:
+    return Stamp(status.st_ino, status.st_dev, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+
+
+class HashCache:
+    """Thread-safe."""
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, tuple[Stamp, bytes]] = {}
+        self._lock = threading.Lock()
+
+    def get(self, path: bytes, stamp: Stamp) -> bytes | None:
+        known = self._known.get(path)
+        return known[1] if known is not None and known[0] == stamp else None
+
+    def put(self, path: bytes, stamp: Stamp, sha256: bytes, looked_at_ns: int) -> None:
+        if max(stamp.mtime_ns, stamp.ctime_ns) < looked_at_ns - RACY_NS:
+            with self._lock:
+                self._known[path] = (stamp, sha256)
+
+    def keep_only(self, paths: Collection[bytes]) -> None:
+        with self._lock:
+            for gone in self._known.keys() - set(paths):
+                del self._known[gone]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Sorted by path (bytes)."""
+
+    entries: tuple[Entry, ...]
+    files: int
+    bytes: int
+
+
+class Scanner:
+    def __init__(self, root: bytes, cache: HashCache, temporary_prefix: bytes) -> None:
+        self._root = root
+        self._cache = cache
+        self._temporary = temporary_prefix
+
+    def scan(
+        self, exclude: Collection[bytes], *, use_cache: bool, files_max: int, bytes_max: int, go_on: Callable[[], None]
+    ) -> Table:
+        """`go_on` is called per folder and may raise, which ends the scan. 0 as a maximum: none.
+
+        Raise Refused: UntrackedNames (all of them in one), WorkspaceTooLarge, or an entry that can't be read.
+        """
+        walk = _Walk(
+            self._root, self._cache, self._temporary, frozenset(exclude), use_cache, files_max, bytes_max, go_on
+        )
+        walk.run()
+        if walk.untracked:
+            raise untracked(walk.untracked)
+        if not exclude:
+            self._cache.keep_only({entry.path for entry in walk.found})
+        walk.found.sort(key=lambda entry: entry.path)
+        return Table(tuple(walk.found), walk.files, walk.bytes)
+
+
+class _Walk:
+    def __init__(
+        self, root: bytes, cache: HashCache, temporary: bytes, exclude: frozenset[bytes], use_cache: bool,
+        files_max: int, bytes_max: int, go_on: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self._root, self._cache, self._temporary, self._exclude = root, cache, temporary, exclude
+        self._use_cache, self._files_max, self._bytes_max, self._go_on = use_cache, files_max, bytes_max, go_on
+        self.found: list[Entry] = []
+        self.untracked: list[bytes] = []
+        self.files = self.bytes = 0
+
+    def run(self) -> None:
+        """Folder by folder, each held by a descriptor while it is read, so that a name is looked up in what was listed."""
+        todo = [b""]
+        while todo:
+            self._go_on()
+            folder = todo.pop()
+            try:
+                fd = os.open(
+                    os.path.join(self._root, folder), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+                )
+            except (FileNotFoundError, NotADirectoryError):
+                continue  # vanished, or became something else: its entry tells
+            try:
+                for name in os.listdir(fd):
+                    self._visit(fd, folder, os.fsencode(name), todo)
+            finally:
+                os.close(fd)
+
+    def _visit(self, fd: int, folder: bytes, name: bytes, todo: list[bytes]) -> None:
+        path = folder + b"/" + name if folder else name
+        if path in self._exclude or name.startswith(self._temporary):
+            return
+        try:
+            status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+            mode = status.st_mode
+            if b"\\" in name or b"\n" in name or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
+                self.untracked.append(path)
+            elif stat.S_ISDIR(mode):
+                self.found.append(Entry(path, Kind.DIRECTORY, stat.S_IMODE(mode), status.st_mtime_ns))
+                todo.append(path)
+            elif stat.S_ISLNK(mode):
+                target = os.readlink(name, dir_fd=fd)
+                self.found.append(Entry(path, Kind.SYMLINK, 0, status.st_mtime_ns, target=target))
+            else:
+                self._count(status.st_size)
+                self.found.append(self._file(fd, name, path, status))
+        except FileNotFoundError:
+            return
+
+    def _count(self, size: int) -> None:
+        self.files += 1
+        self.bytes += size
+        if (self._files_max and self.files > self._files_max) or (self._bytes_max and self.bytes > self._bytes_max):
+            raise Refused(
+                Code.RESOURCE_EXHAUSTED,
+                Reason.LIMIT_EXCEEDED,
+                f"the workspace has more than {self._files_max or 'any number of'} files "
+                f"or {self._bytes_max or 'any number of'} bytes",
+                condition="WorkspaceTooLarge",
+                metadata={"files": str(self.files), "bytes": str(self.bytes)},
+            )
+
+    def _file(self, fd: int, name: bytes, path: bytes, status: os.stat_result) -> Entry:
+        known = self._cache.get(path, stamp_of(status)) if self._use_cache else None
+        if known is not None:
+            return Entry(path, Kind.FILE, stat.S_IMODE(status.st_mode), status.st_mtime_ns, status.st_size, known)
+        # A file that never keeps still gets the hash and size of the last reading, and no place in the cache.
+        for _ in range(HASH_ATTEMPTS):
+            looked_at = time.time_ns()
+            file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd)
+            try:
+                before = os.fstat(file)
+                size, digest = hash_file(file)
+                after = os.fstat(file)
+            finally:
+                os.close(file)
+            if stamp_of(before) == stamp_of(after) and size == after.st_size:
+                self._cache.put(path, stamp_of(after), digest, looked_at)
+                break
+        return Entry(path, Kind.FILE, stat.S_IMODE(after.st_mode), after.st_mtime_ns, size, digest)
+
+
+def hash_file(fd: int) -> tuple[int, bytes]:
+    """(bytes read, sha256) from the descriptor's place to the end."""
+    digest, size = hashlib.sha256(), 0
+    while piece := os.read(fd, READ_BYTES):
+        digest.update(piece)
+        size += len(piece)
+    return size, digest.digest()
+
+
+def untracked(paths: list[bytes]) -> Refused:
+    names = sorted(path.decode("utf-8", "backslashreplace") for path in paths)
+    shown = "; ".join(name.replace("\n", "\\n") for name in names[:NAMES_MAX])
+    return Refused(
+        Code.FAILED_PRECONDITION,
+        Reason.UNSPECIFIED,
+        f"{len(names)} entries can't be tracked (a name with backslash or newline, or a special file): {shown}: "
+        "remove, rename or exclude them",
+        condition="UntrackedNames",
+        metadata={"paths": shown, "count": str(len(names))},
+    )

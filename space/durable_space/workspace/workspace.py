@@ -1,0 +1,186 @@
+"""The workspace: its newest table, its bytes by hash, and its changes, each under the caller's epoch."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import threading
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from durable_base.crash import crash_point
+from durable_space.gate import Caller, Gate
+from durable_space.refusal import Code, Reason, Refused
+from durable_space.staging import Staging
+from durable_space.workspace import places
+from durable_space.workspace.apply import Applied, Applier, Plan, copy_verified, missing
+from durable_space.workspace.scan import HashCache, Scanner, Table
+
+PIECE_BYTES = 256 << 10
+
+
+@dataclass(slots=True)
+class Spool:
+    """Blobs that came with an Apply, verified, in a folder that goes with it."""
+
+    folder: Path
+    blobs: dict[bytes, Path] = field(default_factory=dict)
+
+    def open(self, sha256: bytes) -> SpooledBlob:
+        return SpooledBlob(self, sha256)
+
+
+class SpooledBlob:
+    def __init__(self, spool: Spool, sha256: bytes) -> None:
+        self.sha256 = sha256
+        self._spool = spool
+        self._path = spool.folder / sha256.hex()
+        self._digest = hashlib.sha256()
+        self._file = self._path.open("wb")
+
+    def write(self, data: bytes) -> None:
+        self._file.write(data)
+        self._digest.update(data)
+
+    def finish(self) -> None:
+        """Raise Refused (CHECKSUM_MISMATCH): the pieces are not what their hash says."""
+        self._file.close()
+        if self._digest.digest() != self.sha256:
+            raise Refused(
+                Code.FAILED_PRECONDITION,
+                Reason.CHECKSUM_MISMATCH,
+                "the pieces of a blob do not have its hash: nothing was changed",
+                condition="BlobMismatch",
+                metadata={"sha256": self.sha256.hex()},
+            )
+        self._spool.blobs[self.sha256] = self._path
+
+
+class Workspace:
+    """Blocking. Scans and applies wait for each other: a table is then never of a half-made tree of our own."""
+
+    def __init__(self, root: Path, gate: Gate, staging: Staging) -> None:
+        self.root = root
+        self._root = os.fsencode(root)
+        self._gate = gate
+        self._staging = staging
+        self._cache = HashCache()
+        self._paths: dict[bytes, list[bytes]] = {}  # sha256 -> paths, of the newest scan
+        self._turn = threading.Lock()
+
+    def scan(
+        self, caller: Caller, exclude: Collection[bytes], *, use_cache: bool, files_max: int, bytes_max: int
+    ) -> Table:
+        """Raise Refused; a scan under way when the floor rises above its caller ends as StaleEpoch (rule 26)."""
+        scanner = Scanner(self._root, self._cache, self._staging.prefix)
+        with self._turn:
+            table = scanner.scan(
+                exclude,
+                use_cache=use_cache,
+                files_max=files_max,
+                bytes_max=bytes_max,
+                go_on=lambda: self._gate.check_reading(caller),
+            )
+            paths: dict[bytes, list[bytes]] = {}
+            for entry in table.entries:
+                if entry.sha256:
+                    paths.setdefault(entry.sha256, []).append(entry.path)
+            self._paths = paths
+        self._gate.check_reading(caller)
+        return table
+
+    def read_blob(self, sha256: bytes) -> Iterator[bytes]:
+        """Pieces of at most 256 KiB, at least one. Raise Refused (BlobChanged): nothing has this hash any more; if that
+        shows only at the end, after pieces were given, they are worth nothing."""
+        for path in self._paths.get(sha256, []):
+            try:
+                fd = self._open_file(path)
+            except (OSError, Refused):
+                continue
+            try:
+                yield from _verified_pieces(fd, sha256)
+                return
+            except _ChangedError:
+                continue
+            finally:
+                os.close(fd)
+        raise changed(sha256)
+
+    @contextmanager
+    def spool(self) -> Iterator[Spool]:
+        with self._staging.folder() as folder:
+            yield Spool(folder)
+
+    def apply(self, caller: Caller, plan: Plan, have: Iterable[bytes], spool: Spool) -> Applied:
+        """Raise Refused or OSError. Before anything changes, what `have` names is copied: the plan may remove its source."""
+        with self._turn:
+            self._gate.check(caller)
+            for sha256 in set(have) - spool.blobs.keys():
+                self._gather(sha256, plan, spool)
+            applied = Applier(self._root, self._gate, self._staging, caller).run(plan, spool.blobs)
+        crash_point("apply.answered")
+        return applied
+
+    def _gather(self, sha256: bytes, plan: Plan, spool: Spool) -> None:
+        targets = [entry.path for entry in plan.put if entry.sha256 == sha256]
+        for path in [*self._paths.get(sha256, []), *targets]:
+            try:
+                source = self._open_file(path)
+            except (OSError, Refused):
+                continue
+            blob = spool.folder / sha256.hex()
+            target = os.open(blob, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            try:
+                copy_verified(Path(f"/proc/self/fd/{source}"), target, sha256)
+            except Refused:
+                continue
+            finally:
+                os.close(source)
+                os.close(target)
+            spool.blobs[sha256] = blob
+            return
+        raise changed(sha256) if sha256 in self._paths else missing(sha256)
+
+    def _open_file(self, path: bytes) -> int:
+        parts = path.split(b"/")
+        with places.opened(self._root, parts[:-1]) as folder:
+            fd = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise changed(b"")
+        return fd
+
+
+class _ChangedError(Exception):
+    """Nothing was given yet, so another path may be tried."""
+
+
+def _verified_pieces(fd: int, sha256: bytes) -> Iterator[bytes]:
+    """One piece is verified before it is given; of several the last one is."""
+    digest = hashlib.sha256()
+    piece = os.read(fd, PIECE_BYTES)
+    first = True
+    while True:
+        digest.update(piece)
+        following = os.read(fd, PIECE_BYTES) if piece else b""
+        if not following and digest.digest() != sha256:
+            if first:
+                raise _ChangedError
+            raise changed(sha256)
+        yield piece
+        if not following:
+            return
+        piece, first = following, False
+
+
+def changed(sha256: bytes) -> Refused:
+    return Refused(
+        Code.NOT_FOUND,
+        Reason.PATH_NOT_FOUND,
+        "no file has these bytes any more: scan again",
+        condition="BlobChanged",
+        metadata={"sha256": sha256.hex()},
+    )

@@ -1,0 +1,151 @@
+"""The daemon's side of the zygote: start it, ask it for shims, start another when it dies."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import durable_base
+from durable_base import crash
+from durable_space import procfs
+from durable_space._shim import is_private
+
+log = logging.getLogger("durable.space")
+
+_BOOTSTRAP = (
+    "import sys; sys.path[:0] = sys.argv[3:]; from durable_space._zygote import serve; "
+    "serve(int(sys.argv[1]), sys.argv[2])"
+)
+
+
+class Zygote:
+    """Of the event loop. A request whose zygote died before it forked is asked again of the next one; two shims of one
+    command are harmless, since only one gets the lock and claims."""
+
+    def __init__(self, data: Path, failed: Callable[[int, int], None]) -> None:
+        """`failed(seq, errno)` is called when no process could be made for a command."""
+        self._data = data
+        self._failed = failed
+        self._pending: set[int] = set()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._socket: socket.socket | None = None
+        self._closing = False
+        self._started_at = 0.0
+
+    def start(self) -> None:
+        end_older(self._data)
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        ours.setblocking(False)
+        # Ours and the environment's: a zygote runs without site-packages, so where its two packages lie is told to it.
+        homes = sorted({str(Path(str(package)).parent.parent) for package in (durable_base.__file__, __file__)})
+        command = [sys.executable, "-S", "-E", "-c", _BOOTSTRAP, str(theirs.fileno()), str(self._data), *homes]
+        self._process = subprocess.Popen(
+            command,
+            pass_fds=[theirs.fileno()],
+            env=zygote_environment(),
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        theirs.close()
+        self._socket = ours
+        self._started_at = time.monotonic()
+        start = procfs.start_of(self._process.pid)
+        (self._data / "zygote").write_text(f"{self._process.pid} {start}\n")
+        asyncio.get_running_loop().add_reader(ours, self._receive)
+        for seq in sorted(self._pending):
+            self._send(seq)
+
+    def request(self, seq: int) -> None:
+        self._pending.add(seq)
+        self._send(seq)
+
+    def claimed(self, seq: int) -> None:
+        """Seen to have claimed, or barred: never to be asked for again."""
+        self._pending.discard(seq)
+
+    def close(self) -> None:
+        self._closing = True
+        self._drop_socket()
+        if self._process is not None:
+            self._process.wait()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid if self._process else 0
+
+    def _send(self, seq: int) -> None:
+        if self._socket is None:
+            return  # the next one is asked when it is up
+        try:
+            self._socket.send(b"%d" % seq)
+        except BlockingIOError:
+            asyncio.get_running_loop().call_later(0.01, self._send_again, seq)
+        except OSError:
+            self._restart()
+
+    def _send_again(self, seq: int) -> None:
+        if seq in self._pending:
+            self._send(seq)
+
+    def _receive(self) -> None:
+        if self._socket is None:
+            return
+        try:
+            packet = self._socket.recv(64)
+        except BlockingIOError:
+            return
+        except OSError:
+            packet = b""
+        if not packet:
+            self._restart()
+            return
+        _, seq, number = packet.split()
+        self._pending.discard(int(seq))
+        self._failed(int(seq), int(number))
+
+    def _restart(self) -> None:
+        self._drop_socket()
+        if self._closing or self._process is None:
+            return
+        self._process.kill()
+        self._process.wait()
+        log.warning("zygote.died", extra={"fields": {"status": self._process.returncode}})
+        delay = 0.0 if time.monotonic() - self._started_at > 1.0 else 0.2
+        asyncio.get_running_loop().call_later(delay, self._start_unless_closing)
+
+    def _start_unless_closing(self) -> None:
+        if not self._closing:
+            self.start()
+
+    def _drop_socket(self) -> None:
+        if self._socket is not None:
+            asyncio.get_running_loop().remove_reader(self._socket)
+            self._socket.close()
+            self._socket = None
+
+
+def end_older(data: Path) -> None:
+    """Rule 9: a zygote that its daemon left behind may have requests in its queue. The floor bars them anyway."""
+    try:
+        pid, start = (data / "zygote").read_text().split()
+    except (OSError, ValueError):
+        return
+    if procfs.send_signal(int(pid), int(start), signal.SIGKILL):
+        deadline = time.monotonic() + 5
+        while procfs.is_alive(int(pid), int(start)) and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+
+def zygote_environment() -> dict[str, str]:
+    """The daemon's own without its secrets, which thus appear in no process of the Space; and the armed crash points."""
+    passed = (crash.VARIABLE, crash.LOG_VARIABLE)
+    return {name: value for name, value in os.environ.items() if not is_private(name) or name in passed}
