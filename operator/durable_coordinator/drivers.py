@@ -71,8 +71,9 @@ def judge_driver(facts: SessionFacts, *, stopping: bool) -> DriveState:
     if driver is None:
         if remembered is not None:
             return _ended(facts, remembered, stopping)
-        if not recorded:
+        if not recorded and facts.epoch_seen < epoch:
             return DriveState(drive=Drive.TO_START)
+        # Recorded, or its name was seen though its uid never got written: it existed, so it is not made a second time.
         return _over(_unseen(facts, stopping))
     if driver.owner_uid != facts.uid:
         return _not_ours(driver)

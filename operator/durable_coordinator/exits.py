@@ -16,6 +16,13 @@ EXIT_SETTLED = 0
 EXIT_FENCED = 75
 EXIT_PERMANENT = 78
 EXIT_SIGKILL = 137
+REASONS = frozenset(
+    {
+        "Completed", "NoReport", "PermanentFailure", "Fenced", "Crashed", "OOMKilled", "Stalled", "Killed", "Stopped", "Evicted",
+        "Preempted", "NodeShutdown", "NodeLost", "EphemeralStorageExceeded", "InitFailed", "NeverStarted", "Vanished",
+        "Deleted", "SpaceLost",
+    }
+)  # fmt: skip
 SPACE_GONE = frozenset({"SpaceUnreachable", "SpaceChanged"})  # a driver's claim that its Space went away
 
 

@@ -235,7 +235,9 @@ class SessionFacts:
     remembered: Mapping[str, DriverEnd] = field(
         default_factory=dict
     )  # ends by uid, kept until the epoch was passed (rule 9)
-    epoch_seen: int = 0  # highest epoch in any driver name seen
+    epoch_seen: int = (
+        0  # highest epoch of any driver that this process has seen to exist, whoever owned it; not of status.epoch
+    )
     driver_was_deleting: bool = False  # the recorded driver was last seen with a deletionTimestamp
     driver_node_was_unreachable: bool = False  # ... or on an unreachable node
     space: SpaceFacts | None = None  # None: no DurableSpace of that name
