@@ -111,7 +111,6 @@ def build_images(_: argparse.Namespace) -> None:
 
 def wheels(arguments: argparse.Namespace) -> None:
     """Make the build context of the Containerfiles."""
-    arguments.context.mkdir(parents=True, exist_ok=True)
     images.wheels(paths.REPOSITORY, arguments.context)
     print(arguments.context / "wheels")
 
@@ -166,7 +165,7 @@ def _parser() -> argparse.ArgumentParser:
     command = add("build-binaries", build_binaries, "build the cluster's programs into the cache; prints their folders")
     command.add_argument("--control-plane", action="store_true", help="only those of a control plane")
     add("build-images", build_images, "build the product's images into the cache; prints their names")
-    command = add("wheels", wheels, "fill CONTEXT/wheels, the build context of images/*/Containerfile")
+    command = add("wheels", wheels, "make CONTEXT/wheels anew: CONTEXT is what images/*/Containerfile are built from")
     command.add_argument("context", type=Path, metavar="CONTEXT")
     command = add("requirements", show_requirements, "what this machine lacks; exit status 1 if it does")
     command.add_argument("--install", action="store_true", help="install missing Debian packages first")

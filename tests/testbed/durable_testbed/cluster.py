@@ -222,9 +222,12 @@ class Cluster:
         """Start a lost node again; returns when it is Ready. `reboot`: what a reboot takes away is gone."""
         if reboot:
             self._node(node).forget()
+        before = self._heartbeat(node)
         self._namespace.join(node)
         self._node(node).start_again()
         self._write(lost=[name for name in self.lost_nodes if name != node])
+        # A node that was away for a moment only still looks Ready; it is back when its kubelet says so.
+        wait_for(f"the kubelet of {node} reports", 60, lambda: self._heartbeat(node) != before)
         self.wait_usable(node)
 
     def restart(self, part: str, *, graceful: bool = False) -> None:
@@ -380,6 +383,10 @@ class Cluster:
             return self.kubectl.ready()
 
         wait_for("the API server is ready", READY_SECONDS, ready)
+
+    def _heartbeat(self, node: str) -> str:
+        lease = self.kubectl.get("lease", node, "--namespace=kube-node-lease")
+        return str(lease["spec"]["renewTime"])
 
     def _client(self, name: str, subject: str) -> Path:
         certificate = self._authority.issue(name, subject)

@@ -26,6 +26,7 @@ EXTRAS = {"operator": ("operator",), "driver": ("driver", "models"), "space": ("
 BESIDES = ("pytest",)  # what an image holds for an agent's commands
 SUITE, SUITE_PYTHON, SUITE_GLIBC = "bookworm", (3, 11), (2, 36)
 RUN_ROOT = Path("/run/durable-testbed-buildah")  # in /run because what it says of mounts must not outlive a reboot
+ARCHIVES_KEPT = 2
 DANGLING_MAX = 60
 BASE_PACKAGES = ("python3", "python3-venv", "ca-certificates", "git", "procps")
 BASE_EXCLUDES = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")
@@ -61,7 +62,8 @@ def build(repository: Path = paths.REPOSITORY) -> Images:
 
 
 def wheels(repository: Path, context: Path) -> None:
-    """Fill `context/wheels` with the wheels that the Containerfiles install."""
+    """Make `context/wheels` anew, with the wheels that the Containerfiles install."""
+    context.mkdir(parents=True, exist_ok=True)
     with paths.locked(_folder() / "images.lock", "the images"):
         _fill_context(repository, context)
 
@@ -208,9 +210,12 @@ def _archive(folder: Path, store: _Store, references: Mapping[str, str]) -> Path
     """One archive of all images: what they share, the base above all, is in it once."""
     target = folder / f"images-{_digest(*sorted(reference.encode() for reference in references.values()))}.tar"
     if target.exists():
+        target.touch()
         return target
     begun = time.monotonic()
-    for old in folder.glob("images-*.tar"):
+    # Not all of them: another test session may be about to load its own.
+    newest_last = sorted(folder.glob("images-*.tar"), key=lambda archive: archive.stat().st_mtime)
+    for old in newest_last[:-ARCHIVES_KEPT]:
         old.unlink()
     with paths.published(folder / "layout") as layout:
         for reference in references.values():

@@ -49,10 +49,14 @@ def locked(lock: Path, what: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def published(target: Path) -> Iterator[Path]:
-    """A folder to fill, which gets its name only when it is complete; call it with the lock held."""
-    fresh = target.with_name(f".{target.name}.new")
-    shutil.rmtree(fresh, ignore_errors=True)  # of a build that was killed
-    fresh.mkdir(parents=True)
+    """A folder to fill, which gets its name only when it is complete; call it with the lock held.
+
+    Its name until then is new each time: a compiler that outlived its killed starter may still write to the last one.
+    """
+    for stale in target.parent.glob(f".{target.name}.*.new"):
+        shutil.rmtree(stale, ignore_errors=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".new", dir=target.parent))
+    fresh.chmod(0o755)
     try:
         yield fresh
         shutil.rmtree(target, ignore_errors=True)
