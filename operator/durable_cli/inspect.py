@@ -63,7 +63,7 @@ def describe(name: str, state: Path, output: str) -> None:
     status = found["status"]
     verdict = _condition(status, "Succeeded")
     click.echo(f"Session    {name}")
-    click.echo(f"State      {verdict.get('reason', 'Pending')}{_because(verdict)}")
+    click.echo(f"State      {_state(verdict)}")
     click.echo(
         f"Ready      {_condition(status, 'Ready').get('reason', 'Pending')}{_because(_condition(status, 'Ready'))}"
     )
@@ -113,8 +113,14 @@ def _condition(status: dict[str, Any], kind: str) -> dict[str, Any]:
     return next((entry for entry in status.get("conditions", ()) if entry["type"] == kind), {})
 
 
+def _state(verdict: dict[str, Any]) -> str:
+    words = {"True": "Succeeded", "False": f"Failed, {verdict.get('reason')}{_because(verdict)}"}
+    return words.get(verdict.get("status", "Unknown"), "not finished")
+
+
 def _because(condition: dict[str, Any]) -> str:
-    return f": {condition['message']}" if condition.get("message") else ""
+    message = condition.get("message", "")
+    return f": {message}" if message and message != condition.get("reason") else ""
 
 
 def _when(child: ChildFacts) -> str:

@@ -10,7 +10,7 @@ from durable_local.layout import DEFAULT_STATE
 
 STATE = click.option(
     "--state",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=click.Path(path_type=Path),
     default=DEFAULT_STATE,
     show_default=True,
     help="Folder that holds the sessions.",

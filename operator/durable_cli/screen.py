@@ -69,6 +69,7 @@ class _Terminal(_Lines):
     def __init__(self, story: Story, width: int) -> None:
         super().__init__(story, width)
         self._console = Console(highlight=False)
+        self._spinner = Spinner("dots", style="dim")
         self._live = Live(console=self._console, get_renderable=self._status, refresh_per_second=8, transient=True)
 
     def start(self) -> None:
@@ -95,7 +96,10 @@ class _Terminal(_Lines):
         for line in self._story.waiting(int(time.time() * 1000)):
             self._print(line)
         running = self._story.running()
-        return Spinner("dots", Text(running, style="dim")) if running else Text("")
+        if not running:
+            return Text("")
+        self._spinner.update(text=Text(running, style="dim"))
+        return self._spinner
 
 
 class _Stream:

@@ -43,8 +43,6 @@ class _Session:
     steps: dict[str, int] = field(default_factory=dict)  # call -> step
     finished: set[int] = field(default_factory=set)
     held: Line | None = None  # "driver started" waits a moment for the recovery that follows it
-    drives: int = 0
-    recoveries: int = 0
     seen: set[tuple[object, ...]] = field(default_factory=set)
     running: str = ""
 
@@ -88,11 +86,9 @@ class Story:
 
         match event.name:
             case "driver.started":
-                session.drives += 1
                 session.running = "the driver starts"
                 session.held = line(epoch, "driver started")
             case "recovery":
-                session.recoveries += 1
                 text = self._recovery(event, session)
                 held, session.held = session.held, None
                 yield line(epoch, f"{held.text}; {text}" if held else text, "good")
@@ -112,7 +108,7 @@ class Story:
                     yield line(f"step {step}", self._call(event), tone, duration(float(fields.get("seconds", 0))))
             case "driver.gone":
                 session.running = ""
-                yield line("", _gone(event), "bad")
+                yield line("", _gone(event), "quiet" if fields["reason"] == "Completed" else "bad")
             case "space.gone" if fields.get("listened", True):
                 yield line("", f"Space gone ({_ended(event)}); its commands run on", "bad")
             case "space.gone":
@@ -176,10 +172,11 @@ def duration(seconds: float) -> str:
 
 def _gone(event: Event) -> str:
     fields = event.fields
-    then = f"; next attempt in {duration(float(fields['seconds']))}" if fields.get("seconds") else ""
     if fields["reason"] == "Completed":
         return "driver ended"
-    return f"driver gone ({fields['reason']}, {_ended(event)}){then}"
+    why = _ended(event) if fields["reason"] == "Killed" else f"{fields['reason']}, {_ended(event)}"
+    then = f"; next attempt in {fields['seconds']:g} s" if fields.get("seconds") else ""
+    return f"driver gone ({why}){then}"
 
 
 def _ended(event: Event) -> str:

@@ -19,6 +19,7 @@ from durable_coordinator.facts import HolderFacts, Waiter
 from durable_coordinator.leases import holder_facts, wants_lease
 from durable_coordinator.spec_session import SessionSpec
 from durable_coordinator.status import SessionStatus, condition, from_dict, is_true
+from durable_local import history
 from durable_local.apply import Wanted, admit
 from durable_local.events import Listener, now_event
 from durable_local.layout import Home, Lock, session_home, space_home
@@ -166,7 +167,7 @@ class Coordinator:
             message=verdict.message if verdict is not None else "",
             answer=status.answer,
             epoch=status.epoch,
-            recoveries=dict(status.recoveries),
+            recoveries=history.recoveries(session.home),
         )
         if ended.finished:
             fields = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -74,6 +75,12 @@ def drives(home: Home) -> list[PastDrive]:
     return found
 
 
+def recoveries(home: Home) -> dict[str, int]:
+    """How often each kind of recovery was told of; a driver that was killed left no report that could say so."""
+    events = (event for drive in drives(home) for event in drive.events)
+    return dict(Counter(str(event.fields.get("kind")) for event in events if event.name == "recovery"))
+
+
 class Follower:
     """The events of all drives in their order, as they come; the end of each drive as `driver.gone`."""
 
@@ -92,13 +99,19 @@ class Follower:
             yield from (event for event in map(from_line, tail.read(epoch).events) if event is not None)
             if child.life in (Life.ENDED, Life.GONE):
                 self._over.add(epoch)
-                report = _report(self._home.drive(epoch))
-                reason = report.reason or report.outcome if report is not None else "no report"
-                fields = {"reason": "Completed" if child.code == 0 and not child.signal else reason}
+                fields = {"reason": _why(child, _report(self._home.drive(epoch)))}
                 event = now_event(self._session, epoch, "driver.gone", **fields, code=child.code, signal=child.signal)
                 yield Event(
                     int((child.ended_at or 0) * 1000) or event.time, self._session, epoch, event.name, event.fields
                 )
+
+
+def _why(child: ChildFacts, report: Report | None) -> str:
+    if child.signal:
+        return "Killed"
+    if child.code == 0:
+        return "Completed"
+    return (report.reason or report.outcome) if report is not None else "NoReport"
 
 
 def _report(folder: Path) -> Report | None:

@@ -42,7 +42,7 @@ def test_a_killed_driver_and_what_became_of_its_step() -> None:
         event("step.finished", 2, 3000, step=2, tool="bash", call="9", seconds=1.2, isError=False),
     ) == [
         ("epoch 1", "driver started"),
-        ("", "driver gone (Killed, killed by signal 9); next attempt in 2.0 s"),
+        ("", "driver gone (killed by signal 9); next attempt in 2 s"),
         ("epoch 2", "driver started; step 2 reattached to its command"),
         ("step 2", "bash argument-2"),
     ]
