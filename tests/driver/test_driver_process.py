@@ -20,6 +20,7 @@ from durable_harness import LogReader
 from durable_spaces.testing import crash_points, read_image, read_tree, without_times
 
 ROOT = Path(__file__).parents[2]
+TOKEN = "0123456789abcdef"
 SCRIPT = """
 steps:
   - say: I look first.
@@ -27,7 +28,7 @@ steps:
   - calls:
       - edit: {path: a.txt, old_text: one, new_text: two}
       - write: {path: b.txt, content: "made\\n"}
-  - expect: made
+  - expect: Wrote 5 bytes
     calls: [{read: {path: a.txt}}]
   - answer: All done.
 """
@@ -100,7 +101,7 @@ class Place:
             "CUA_SESSION_HEARTBEAT_SECS": "0.1",
             "CUA_SESSION_SPACE": "box",
             "CUA_SESSION_SPACE_ADDR": f"unix:{self.socket}",
-            "CUA_SESSION_SPACE_TOKEN": "t-1",
+            "CUA_SESSION_SPACE_TOKEN": TOKEN,
             "DURABLE_SESSION_UID": "uid-1",
             "DURABLE_INPUT": str(self.folder / "input.txt"),
             "DURABLE_AGENT": str(self.folder / "agent.yaml"),
@@ -134,7 +135,7 @@ def place() -> Iterator[Place]:
     (folder / "work" / "a.txt").write_text("one\n")
     (folder / "input.txt").write_text("Do it.")
     (folder / "agent.yaml").write_text("model: {provider: scripted}\ninstructions: Be careful.\n")
-    (folder / "token").write_text("t-1\n")
+    (folder / "token").write_text(TOKEN + "\n")
     place.script(SCRIPT)
     command = [sys.executable, "-m", "durable_space", "--data", folder / "data", "--workspace", folder / "work"]
     command += ["--listen", f"unix:{place.socket}", "--name", "box", "--token-file", folder / "token"]
@@ -328,6 +329,11 @@ from durable_driver import DriveContext, run_durable_session
 from durable_harness import Agent, ScriptedModel, tool
 
 assert "CUA_SESSION_SPACE_TOKEN" in os.environ
+SCRIPT = '''
+steps:
+- calls: [{search_tickets: {query: bug}}]
+- {expect: "ticket 7: bug, None", answer: found}
+'''
 
 @tool
 async def search_tickets(query: str) -> str:
@@ -335,7 +341,7 @@ async def search_tickets(query: str) -> str:
     return f"ticket 7: {query}, {os.environ.get('CUA_SESSION_SPACE_TOKEN')}"
 
 async def start(drive: DriveContext):
-    model = ScriptedModel.load("steps:\\n- calls: [{search_tickets: {query: bug}}]\\n- {expect: 'ticket 7: bug, None', answer: found}\\n")
+    model = ScriptedModel.load(SCRIPT)
     harness = await drive.open_harness(models={"own": model}, tools=[search_tickets])
     root = await harness.root(Agent(model="own", tools=["search_tickets"]))
     return await root.submit(drive.input, request_id=drive.request_id)
