@@ -66,7 +66,12 @@ def _make(fn: Function, name: str | None, replay: Replay) -> Tool:
 
 def _arguments_type(fn: Function, name: str) -> tuple[str | None, type[msgspec.Struct]]:
     """The parameters as a struct, and the name of the parameter that takes the api."""
-    hints = typing.get_type_hints(fn, include_extras=True)
+    try:
+        hints = typing.get_type_hints(fn, include_extras=True)
+    except NameError as error:
+        raise UsageError(
+            f"tool {name}: its annotations can't be resolved ({error}); import the type at module level"
+        ) from None
     api_name = None
     fields: list[Any] = []
     for parameter in inspect.signature(fn).parameters.values():

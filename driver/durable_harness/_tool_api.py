@@ -15,7 +15,7 @@ from durable_harness.env import ExecutionEnv
 from durable_harness.records import Task
 from durable_harness.session import Tx
 from durable_harness.tasks import TaskRuntime
-from durable_harness.tools import Diagnostic, ToolCall, ToolResult
+from durable_harness.tools import ToolCall, ToolResult
 
 Json = Any
 LIVE_BYTES_PER_SECOND = 100 * 1024  # of live output committed, so that a chatty tool does not fill the log
@@ -105,8 +105,6 @@ def normalise(value: Any, window: Window) -> ToolResult:
             copy_strict(value.details, "details")
         return value
     if value is None:
-        shown = window.state
-        note = f"{shown.dropped_lines} lines, {shown.dropped_bytes} bytes of the output were left out"
-        dropped = (Diagnostic("warning", "truncated", note),) if shown.dropped_bytes else ()
-        return ToolResult(shown.text, diagnostics=dropped)
+        truncated = window.diagnostic()
+        return ToolResult(window.state.text, diagnostics=(truncated,) if truncated else ())
     return ToolResult(value if isinstance(value, str) else encode(copy_strict(value, "result")))

@@ -88,6 +88,9 @@ class Window:
     def state(self) -> Bounded:
         return self._state
 
+    def diagnostic(self) -> Diagnostic | None:
+        return self._state.diagnostic(self._keep)
+
 
 def render(output: str, diagnostics: Iterable[Diagnostic]) -> str:
     """The content of the result's message."""
