@@ -89,9 +89,10 @@ def _or_skip(start: Callable[[], T]) -> T:
     try:
         return start()
     except MissingError as problem:
-        if requirements.in_ci():
-            pytest.fail(str(problem), pytrace=False)
-        pytest.skip(str(problem))
+        reason = str(problem)
+    if requirements.in_ci():
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
 
 
 def _keep_logs(request: pytest.FixtureRequest, running: ControlPlane | Cluster) -> None:
