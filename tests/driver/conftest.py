@@ -1,15 +1,168 @@
-"""A small OpenAI-compatible server on loopback: it answers with what a test queues, and keeps what it was asked."""
+"""A driver process with its log and Space, and the servers on loopback that it may talk to: a model, a coordinator."""
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
+
+from durable_protocol.durable.session.v1 import coordinator_pb2 as pb
+from durable_protocol.durable.session.v1.coordinator_pb2_grpc import (
+    SessionCoordinatorServicer,
+    add_SessionCoordinatorServicer_to_server,
+)
+
+TOKEN = "0123456789abcdef"
+SCRIPT = """
+steps:
+  - say: I look first.
+    calls: [{bash: {command: "echo start >> notes.txt; cat a.txt"}}]
+  - calls:
+      - edit: {path: a.txt, old_text: one, new_text: two}
+      - write: {path: b.txt, content: "made\\n"}
+  - expect: Wrote 5 bytes
+    calls: [{read: {path: a.txt}}]
+  - answer: All done.
+"""
+
+
+def until(true: Callable[[], Any], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "did not come true in time"
+        time.sleep(0.02)
+
+
+@dataclass
+class Drive:
+    process: subprocess.Popen[bytes]
+    out: Path
+    err: Path
+    report_path: Path
+
+    def wait(self, seconds: float = 60.0) -> int:
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it did not end: {self.out.read_text()} {self.err.read_text()}") from None
+
+    def lines(self) -> list[str]:
+        return self.out.read_text().splitlines()
+
+    def events(self, name: str | None = None) -> list[dict[str, Any]]:
+        found = [json.loads(line) for line in self.lines() if line.startswith("{")]
+        return [event for event in found if name is None or event["event"] == name]
+
+    def report(self) -> dict[str, Any]:
+        report: dict[str, Any] = json.loads(self.report_path.read_bytes().split(b"\n")[0])
+        return report
+
+    def answer(self) -> Any:
+        second = self.report_path.read_bytes().split(b"\n")[1]
+        return json.loads(second) if second else None
+
+
+@dataclass
+class Place:
+    """One session's folders and its Space."""
+
+    folder: Path
+    workspace: Path
+    socket: Path
+    drives: list[Drive] = field(default_factory=list)
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "state" / "log.db"
+
+    until = staticmethod(until)
+
+    def script(self, text: str) -> None:
+        (self.folder / "script.yaml").write_text(text)
+
+    def held(self) -> str:
+        """A script with one command, which ends once `release` was called."""
+        gate = self.folder / "gate"
+        command = f"echo begun >> notes.txt; while [ ! -e {gate} ]; do sleep 0.05; done; echo ended >> notes.txt"
+        return f"steps:\n- calls: [{{bash: {{command: '{command}'}}}}]\n- answer: All done.\n"
+
+    def release(self) -> None:
+        (self.folder / "gate").touch()
+
+    def environment(self, epoch: int, **changes: str | None) -> dict[str, str]:
+        environ: dict[str, str | None] = {
+            **{name: value for name, value in os.environ.items() if not name.startswith(("CUA_", "DURABLE_"))},
+            "CUA_SESSION": "fix-bug",
+            "CUA_SESSION_EPOCH": str(epoch),
+            "CUA_SESSION_STATE_DIR": str(self.folder / "state"),
+            "CUA_SESSION_HEARTBEAT_SECS": "0.1",
+            "CUA_SESSION_SPACE": "box",
+            "CUA_SESSION_SPACE_ADDR": f"unix:{self.socket}",
+            "CUA_SESSION_SPACE_TOKEN": TOKEN,
+            "DURABLE_SESSION_UID": "uid-1",
+            "DURABLE_INPUT": str(self.folder / "input.txt"),
+            "DURABLE_AGENT": str(self.folder / "agent.yaml"),
+            "DURABLE_SCRIPT": str(self.folder / "script.yaml"),
+            **changes,
+        }
+        return {name: value for name, value in environ.items() if value is not None}
+
+    def start(self, epoch: int, *command: str, **changes: str | None) -> Drive:
+        number = len(self.drives)
+        report = self.folder / f"report-{number}"
+        out, err = self.folder / f"out-{number}", self.folder / f"err-{number}"
+        with out.open("wb") as stdout, err.open("wb") as stderr:
+            process = subprocess.Popen(
+                command or (sys.executable, "-m", "durable_driver"),
+                env=self.environment(epoch, DURABLE_REPORT=str(report), **changes),
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+            )
+        self.drives.append(Drive(process, out, err, report))
+        return self.drives[-1]
+
+
+@pytest.fixture
+def place() -> Iterator[Place]:
+    folder = Path(tempfile.mkdtemp(prefix="driver-"))  # short: a socket's path has 107 bytes
+    place = Place(folder, folder / "work", folder / "s.sock")
+    for name in ("state", "work", "data"):
+        (folder / name).mkdir()
+    (folder / "work" / "a.txt").write_text("one\n")
+    (folder / "input.txt").write_text("Do it.")
+    (folder / "agent.yaml").write_text("model: {provider: scripted}\ninstructions: Be careful.\n")
+    (folder / "token").write_text(TOKEN + "\n")
+    place.script(SCRIPT)
+    command = [sys.executable, "-m", "durable_space", "--data", folder / "data", "--workspace", folder / "work"]
+    command += ["--listen", f"unix:{place.socket}", "--name", "box", "--token-file", folder / "token"]
+    with (folder / "space.log").open("wb") as log:
+        space = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        until(lambda: b'"listening"' in (folder / "space.log").read_bytes() or space.poll() is not None)
+        assert space.poll() is None, (folder / "space.log").read_text()
+        yield place
+    finally:
+        for drive in place.drives:
+            drive.process.kill()
+            drive.process.wait()
+        place.release()
+        space.terminate()
+        space.wait(20)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @dataclass
@@ -87,3 +240,59 @@ def model_server() -> Iterator[ModelServer]:
     server.shutdown()
     server.server_close()
     thread.join(10)
+
+
+class Coordinator(SessionCoordinatorServicer):
+    def __init__(self) -> None:
+        self.got: list[pb.ReportRequest] = []
+        self.tokens: list[str] = []
+        self.standby = False
+        self.end_after: int | None = None  # requests, then the stream ends (OK)
+        self.stop: str | None = None
+
+    async def Report(
+        self, requests: AsyncIterator[pb.ReportRequest], context: grpc.aio.ServicerContext
+    ) -> AsyncIterator[pb.ReportResponse]:
+        self.tokens.append(dict(context.invocation_metadata() or ()).get("authorization", ""))
+        if self.standby:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "standby")
+        seen = 0
+        if self.stop:
+            yield pb.ReportResponse(stop=pb.Stop(reason=self.stop))
+        async for request in requests:
+            self.got.append(request)
+            seen += 1
+            if self.stop:
+                yield pb.ReportResponse(stop=pb.Stop(reason=self.stop))
+            if seen == self.end_after:
+                return
+
+    def kinds(self) -> list[str]:
+        return [str(request.WhichOneof("event")) for request in self.got]
+
+
+Serve = Callable[..., Awaitable[int]]
+
+
+@pytest.fixture
+async def serve() -> AsyncIterator[Serve]:
+    """Serve a coordinator on loopback; gives the port."""
+    servers: list[grpc.aio.Server] = []
+
+    async def serve(coordinator: Coordinator, credentials: grpc.ServerCredentials | None = None) -> int:
+        server = grpc.aio.server()
+        servers.append(server)
+        add_SessionCoordinatorServicer_to_server(coordinator, server)
+        at = "127.0.0.1:0"
+        port = server.add_secure_port(at, credentials) if credentials else server.add_insecure_port(at)
+        await server.start()
+        return port
+
+    yield serve
+    for server in servers:
+        await server.stop(None)
+
+
+@pytest.fixture
+def coordinator() -> Coordinator:
+    return Coordinator()

@@ -3,9 +3,10 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -16,60 +17,6 @@ from cryptography.x509.oid import NameOID
 
 from durable_driver.environment import CoordinatorAddress
 from durable_driver.stream import ReportStream
-from durable_protocol.durable.session.v1 import coordinator_pb2 as pb
-from durable_protocol.durable.session.v1.coordinator_pb2_grpc import (
-    SessionCoordinatorServicer,
-    add_SessionCoordinatorServicer_to_server,
-)
-
-
-class Coordinator(SessionCoordinatorServicer):
-    def __init__(self) -> None:
-        self.got: list[pb.ReportRequest] = []
-        self.tokens: list[str] = []
-        self.standby = False
-        self.end_after: int | None = None  # requests, then the stream ends (OK)
-        self.stop: str | None = None
-
-    async def Report(
-        self, requests: AsyncIterator[pb.ReportRequest], context: grpc.aio.ServicerContext
-    ) -> AsyncIterator[pb.ReportResponse]:
-        self.tokens.append(dict(context.invocation_metadata() or ()).get("authorization", ""))
-        if self.standby:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, "standby")
-        if self.stop:
-            yield pb.ReportResponse(stop=pb.Stop(reason=self.stop))
-        seen = 0
-        async for request in requests:
-            self.got.append(request)
-            seen += 1
-            if seen == self.end_after:
-                return
-
-    def kinds(self) -> list[str]:
-        return [str(request.WhichOneof("event")) for request in self.got]
-
-
-Serve = Callable[..., Awaitable[int]]
-
-
-@pytest.fixture
-async def serve() -> AsyncIterator[Serve]:
-    """Serve a coordinator on loopback; gives the port."""
-    servers: list[grpc.aio.Server] = []
-
-    async def serve(coordinator: Coordinator, credentials: grpc.ServerCredentials | None = None) -> int:
-        server = grpc.aio.server()
-        servers.append(server)
-        add_SessionCoordinatorServicer_to_server(coordinator, server)
-        at = "127.0.0.1:0"
-        port = server.add_secure_port(at, credentials) if credentials else server.add_insecure_port(at)
-        await server.start()
-        return port
-
-    yield serve
-    for server in servers:
-        await server.stop(None)
 
 
 def stream_to(port: int, stopped: list[str], **how: object) -> ReportStream:
@@ -85,8 +32,7 @@ async def until(true: Callable[[], bool], seconds: float = 15.0) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_all_kinds_arrive_in_order_and_the_end_ends_the_stream(serve: Serve) -> None:
-    coordinator = Coordinator()
+async def test_all_kinds_arrive_in_order_and_the_end_ends_the_stream(coordinator: Any, serve: Any) -> None:
     port = await serve(coordinator)
     stream = stream_to(port, [])
     stream.start()
@@ -101,9 +47,8 @@ async def test_all_kinds_arrive_in_order_and_the_end_ends_the_stream(serve: Serv
 
 
 async def test_a_stream_that_ends_or_is_refused_is_opened_again_with_the_token_of_that_moment(
-    serve: Serve, tmp_path: Path
+    coordinator: Any, serve: Any, tmp_path: Path
 ) -> None:
-    coordinator = Coordinator()
     coordinator.standby = True
     port = await serve(coordinator)
     token = tmp_path / "token"
@@ -127,8 +72,8 @@ async def test_a_stream_that_ends_or_is_refused_is_opened_again_with_the_token_o
     await stream.finish("{}", 5)
 
 
-async def test_an_order_to_stop_is_passed_on(serve: Serve) -> None:
-    coordinator, stopped = Coordinator(), list[str]()
+async def test_an_order_to_stop_is_passed_on(coordinator: Any, serve: Any) -> None:
+    stopped = list[str]()
     coordinator.stop = "Suspended"
     port = await serve(coordinator)
     stream = stream_to(port, stopped)
@@ -180,8 +125,7 @@ def certificate(folder: Path, name: str) -> tuple[grpc.ServerCredentials, Path]:
     return grpc.ssl_server_credentials([(secret, pem)]), folder / "ca.pem"
 
 
-async def test_tls_trusts_its_own_ca_and_the_name_it_was_given(serve: Serve, tmp_path: Path) -> None:
-    coordinator = Coordinator()
+async def test_tls_trusts_its_own_ca_and_the_name_it_was_given(coordinator: Any, serve: Any, tmp_path: Path) -> None:
     credentials, ca_file = certificate(tmp_path, "durable-operator.durable-system.svc")
     port = await serve(coordinator, credentials)
     stranger = stream_to(port, [], ca_file=ca_file, name="somebody-else")
