@@ -13,6 +13,7 @@ from typing import Any
 
 from durable_base.crash import crash_point
 from durable_harness import _context, _inbox, messages
+from durable_harness._json import scrub_text
 from durable_harness._throttle import Throttle
 from durable_harness.builtin import AGENT, LIVE, PROVIDER, USAGE
 from durable_harness.models import Final, ModelError, ModelProvider, ModelRequest, Partial, ToolSpec, Usage
@@ -64,8 +65,9 @@ class Generation:
             if refusal is not None:
                 reason, detail = refusal
                 return _unanswered(tx, task, reason, detail)
-            entries = await tx.read_entries(task.conversation_id)
-            cutoff = _instruct(tx, task, entries, agent["instructions"]) or entries[-1].id
+            instructed = await tx.read_newest_entry(task.conversation_id, kind="pi.system")
+            tail = await tx.read_newest_entry(task.conversation_id)
+            cutoff = _instruct(tx, task, instructed, agent["instructions"]) or (tail.id if tail else 0)
             live = tx.doc(LIVE, task.conversation_id).value
             live["generation"] = {"attempt": task.checkpoint["attempt"], "message": None, "retry": None}
             return Running(
@@ -196,7 +198,7 @@ class Generation:
             live = tx.doc(LIVE, task.conversation_id).value
             generation = live["generation"] or {"message": None}
             partial = generation["message"]
-            _append_answer(tx, task, partial, "error", error=str(error), retryable=error.retryable)
+            _append_answer(tx, task, partial, "error", error=scrub_text(str(error)), retryable=error.retryable)
             attempt = task.checkpoint["attempt"]
             if not error.retryable or attempt > self._settings.retry.max_retries:
                 return _unanswered(tx, task, "model_error", str(error))
@@ -234,9 +236,8 @@ def _unanswered(tx: Tx, task: Task, reason: str, detail: str | None) -> TaskStat
     return Terminal(outcome=Outcome(status="failed", reason=reason, error=detail))
 
 
-def _instruct(tx: Tx, task: Task, entries: list[Entry], instructions: str) -> int | None:
+def _instruct(tx: Tx, task: Task, before: Entry | None, instructions: str) -> int | None:
     """Append the instructions if they are new or have changed; the older ones are left out of the context from there on."""
-    before = next((entry for entry in reversed(entries) if entry.kind == "pi.system"), None)
     model = [messages.system(instructions)] if instructions else None
     if model == (None if before is None else before.model):
         return None

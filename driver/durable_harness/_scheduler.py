@@ -50,6 +50,7 @@ class Scheduler:
         self._settings = settings
         self._now = now
         self._enabled = False
+        self._draining = False
         self._closing = False
         self._invocations: dict[int, _Invocation] = {}
         self._jobs: set[asyncio.Task[None]] = set()  # invocations and the scheduler's own commits, until they are over
@@ -110,7 +111,7 @@ class Scheduler:
         self._dispatch()
 
     def _dispatch(self) -> None:
-        if not self._enabled or self._closing:
+        if not self._enabled or self._draining or self._closing:
             return
         tasks = self._session.live_tasks()
         live = {task.id: task for task in tasks}
@@ -204,7 +205,7 @@ class Scheduler:
             if same(current.checkpoint, before):
                 await self._fault(task_id, f"phase {before.get('phase')!r} ended without a new state")
                 return
-            task = current
+            task = None if self._draining else current
 
     async def _phase(self, definition: TaskDefinition, task: Task, runtime: TaskRuntime) -> BaseException | None:
         name = task.checkpoint.get("phase") if isinstance(task.checkpoint, dict) else None
@@ -304,6 +305,12 @@ class Scheduler:
             self._definitions[kind].released(task_id)
         except Exception:
             log.exception("task %d (%s): its release raised", task_id, kind)
+
+    async def drain(self) -> None:
+        """Start nothing more; wait for the phases that run."""
+        self._draining = True
+        while self._jobs:
+            await asyncio.wait(set(self._jobs))
 
     async def close(self) -> None:
         """Signal and join everything that runs; then release it. Writes nothing."""

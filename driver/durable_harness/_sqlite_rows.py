@@ -16,6 +16,7 @@ from durable_harness._json import decode, encode
 from durable_harness.documents import Address
 from durable_harness.errors import CorruptLogError, StorageRequestError
 from durable_harness.records import (
+    TASK_STATUSES,
     ConversationRecord,
     DocumentRecord,
     Entry,
@@ -142,7 +143,8 @@ def scan_tasks(
 ) -> Page[Task]:
     conditions = _given(conversation_id=query.conversation_id, kind=query.kind)
     if query.live is not None:
-        conditions.append(("status != 'terminal'" if query.live else "status = 'terminal'", None))
+        live = ", ".join(f"'{status}'" for status in TASK_STATUSES if status != "terminal")
+        conditions.append((f"status IN ({live})" if query.live else "status = 'terminal'", None))
     rows, cursor = _scan(db, "SELECT record, id FROM tasks", conditions, limit, cursor, order, "asc")
     return Page([_decode(row[0], Task) for row in rows], cursor)
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from durable_harness import _ops
+from durable_harness._json import encode
 from durable_harness.documents import Address
 from durable_harness.errors import CorruptLogError
 from durable_harness.records import ConversationRecord, DocumentRecord, SubmissionRecord, Task, Terminal
@@ -24,7 +25,13 @@ class LiveDocument:
     version: int
     value: Json  # never handed out, never changed in place
     deltas: int  # since the base
+    base_size: int = 0  # characters, encoded
     damage: CorruptLogError | None = None  # its stored form can't be read: raised by whoever asks for the value
+
+
+def based(record: DocumentRecord, version: int, value: Json) -> LiveDocument:
+    """As it is when its base has just been written."""
+    return LiveDocument(record, version, value, 0, len(encode(value)))
 
 
 @dataclass(slots=True)
@@ -87,9 +94,10 @@ async def _load(storage: Storage, record: DocumentRecord) -> LiveDocument:
         stored = await storage.read_document(record.id)
         if stored is None:
             raise CorruptLogError(f"document {record.id} ({record.kind}) is listed and not there")
-        return LiveDocument(record, stored.version, replay(stored), len(stored.deltas))
+        base_size = len(encode(stored.base))
+        return LiveDocument(record, stored.version, replay(stored), len(stored.deltas), base_size)
     except CorruptLogError as damage:
-        return LiveDocument(record, 0, None, 0, damage)
+        return LiveDocument(record, 0, None, 0, damage=damage)
 
 
 def owned_by(tasks: Iterable[Task], owner: int) -> list[Task]:

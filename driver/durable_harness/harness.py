@@ -64,7 +64,7 @@ class Harness:
     ) -> Opening:
         """`await` it, or use it with `async with`. Nothing runs before `resume`, `submit` or a wait.
 
-        A StorageSource brings its own fence. Every extension given here is in force: its tools can be named by agents, its
+        `fence`: the storage's own, if not given. Every extension given here is in force: its tools can be named by agents, its
         wrappers stand around the tools they name. Raises UsageError for names given twice, and what the storage raises.
         """
         settings = settings or Settings()
@@ -72,9 +72,9 @@ class Harness:
         wrappers = _wrappers(extensions)
 
         async def start() -> Harness:
-            place, own_fence = await storage.open_log() if isinstance(storage, StorageSource) else (storage, fence)
+            place = await storage.open_log() if isinstance(storage, StorageSource) else storage
             try:
-                session = await Session.load(place, own_fence)
+                session = await Session.load(place, fence)
                 generation = Generation(session, models, registry, settings)
                 runner = ToolRunner(session, registry, wrappers, env, settings)
                 definitions = [generation.definition(), runner.definition(), *tasks]
@@ -153,6 +153,12 @@ class Harness:
 
     # ---- the end
 
+    async def drain(self) -> None:
+        """Start nothing more, and wait for what runs to reach its next durable point: a call its result, a model request its
+        answer. Then `close`. To bound it, cancel the wait and close.
+        """
+        await self._scheduler.drain()
+
     async def close(self) -> None:
         """Stop and join what runs, store the commits that were admitted, close the log. Writes no outcome. Idempotent.
 
@@ -170,12 +176,14 @@ class Harness:
             self._ending = asyncio.get_running_loop().create_task(self._end(failure))
 
     async def _end(self, failure: SessionFailedError | None) -> None:
-        self.session.seal()
-        await self._scheduler.close()
-        await self.session.drain()
-        await self.session.close_storage()
-        if not self.closed.done():
-            self.closed.set_result(self.session.failure)
+        try:
+            self.session.seal()
+            await self._scheduler.close()
+            await self.session.drain()
+            await self.session.close_storage()
+        finally:
+            if not self.closed.done():
+                self.closed.set_result(self.session.failure)
 
 
 class Opening:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from durable_harness.documents import Address
 from durable_harness.errors import CorruptLogError, SessionClosedError, StorageRequestError
+from durable_harness.fence import Fence
 from durable_harness.records import ROOT_ID, ConversationRecord, DocumentRecord, Entry, SubmissionRecord, Task
 from durable_harness.storage import (
     PAGE,
@@ -80,6 +81,10 @@ class MemoryStorage:
         self.log = log or MemoryLog()
         self._next_id = self.log.next_id
         self._closed = False
+
+    @property
+    def fence(self) -> Fence | None:
+        return None  # nothing but this process can write here
 
     @property
     def log_id(self) -> str:

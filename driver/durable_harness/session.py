@@ -63,8 +63,8 @@ class Session:
 
     @classmethod
     async def load(cls, storage: Storage, fence: Fence | None = None) -> Session:
-        """Read the live state. Writes nothing."""
-        return cls(storage, await load_state(storage), fence)
+        """Read the live state. Writes nothing. `fence`: the storage's own, if not given."""
+        return cls(storage, await load_state(storage), fence or storage.fence)
 
     @property
     def log_id(self) -> str:

@@ -11,6 +11,7 @@ awaits: a cancelled caller can therefore not leave the write lock held. Not for 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sqlite3
 from collections.abc import Callable
@@ -37,7 +38,6 @@ from durable_harness.storage import (
     FoundDocument,
     Order,
     Page,
-    Storage,
     StorageSource,
     StoredDocument,
     StoredEntry,
@@ -74,9 +74,10 @@ class _SqliteSource:
     path: str | os.PathLike[str]
     synchronous: Synchronous
 
-    async def open_log(self) -> tuple[Storage, Fence | None]:
+    async def open_log(self) -> SqliteStorage:
+        # Nobody issues epochs here, so the log does: floor + 1, committed before it is used (rule 14).
         incarnation = new_incarnation()
-        return await _open(self.path, self.synchronous, lambda floor: Floor(floor.epoch + 1, incarnation))
+        return (await _open(self.path, self.synchronous, lambda floor: Floor(floor.epoch + 1, incarnation)))[0]
 
 
 async def _open(
@@ -233,8 +234,9 @@ class SqliteStorage:
         """Truncates the write-ahead log if no reader holds it. Idempotent."""
         db, self._db = self._db, None
         if db is not None:
-            await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._executor, _close, db))
-            self._executor.shutdown(wait=False)
+            closing = asyncio.get_running_loop().run_in_executor(self._executor, _close, db)
+            self._executor.shutdown(wait=False)  # takes nothing more; what was submitted is carried out
+            await asyncio.shield(closing)
 
     async def _run(self, fn: Callable[Concatenate[sqlite3.Connection, P], T], *args: P.args, **_: P.kwargs) -> T:
         """Shielded: once submitted, an operation is carried out, whoever still waits for it."""
@@ -266,7 +268,6 @@ def _commit(db: sqlite3.Connection, batch: Batch, next_id: int, fence: Fence) ->
 
 
 def _close(db: sqlite3.Connection) -> None:
-    try:
+    with contextlib.suppress(sqlite3.Error):  # tidiness only: the next opening reads the write-ahead log as well
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    finally:
-        db.close()
+    db.close()

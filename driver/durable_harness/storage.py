@@ -142,6 +142,11 @@ class Storage(Protocol):
     @property
     def log_id(self) -> str: ...
 
+    @property
+    def fence(self) -> Fence | None:
+        """What `commit` asks first; None: this storage has no other writers."""
+        ...
+
     def mint_id(self) -> int:
         """A new id. One that a commit has used is never given again; one that was not used may be, after a reopening."""
         ...
@@ -199,7 +204,7 @@ class Storage(Protocol):
 class StorageSource(Protocol):
     """A place that can be opened, once for each Harness."""
 
-    async def open_log(self) -> tuple[Storage, Fence | None]: ...
+    async def open_log(self) -> Storage: ...
 
 
 def make_cursor(order: Order, id: int) -> str:

@@ -9,8 +9,8 @@ from typing import Any, Literal, Protocol, TypeVar
 from msgspec.structs import replace
 
 from durable_harness import _ops
-from durable_harness._json import copy_strict, encode
-from durable_harness._state import LiveDocument, LiveState, owned_by
+from durable_harness._json import copy_strict, encode, scrub_text
+from durable_harness._state import LiveDocument, LiveState, based, owned_by
 from durable_harness.documents import DELTAS_MAX, Address, DocumentToken
 from durable_harness.errors import InvalidRecordError, ReadAfterWriteError, TxClosedError
 from durable_harness.records import (
@@ -41,6 +41,7 @@ from durable_harness.storage import (
 
 Json = Any
 T = TypeVar("T")
+TEXT_MAX = 4000  # characters of an error that a record keeps
 
 
 class Reader(Protocol):
@@ -190,6 +191,11 @@ class Tx:
             entries.extend(page.items)
         return entries
 
+    async def read_newest_entry(self, conversation_id: int = ROOT_ID, *, kind: str | None = None) -> Entry | None:
+        self._check_read()
+        page = await self._read(self._storage.scan_entries(EntryQuery(conversation_id, kind), 1))
+        return page.items[0] if page.items else None
+
     async def read_task(self, id: int) -> Task | None:
         self._check_read()
         return await self._read(self._storage.task(id))
@@ -318,6 +324,8 @@ class Tx:
             return before
         if before is None:
             self._created.add(record.id)
+        copy_strict(record.request_id, "submission: request id")
+        record = replace(record, detail=_scrubbed(record.detail))
         self._submissions[record.id] = record
         return record
 
@@ -369,11 +377,22 @@ def current_value(token: DocumentToken, live: LiveDocument) -> Json:
     return token.upgrade(live.version, copy_strict(live.value, token.kind))
 
 
+def _scrubbed(text: str | None) -> str | None:
+    """Words of an exception, which may hold anything."""
+    return None if text is None else scrub_text(text)[:TEXT_MAX]
+
+
 def _strict_task(task: Task) -> Task:
     state = task.state
     if isinstance(state, Completing | Terminal):
-        result = copy_strict(state.outcome.result, f"task {task.kind}: result")
-        return replace(task, state=replace(state, outcome=replace(state.outcome, result=result)))
+        outcome = state.outcome
+        outcome = replace(
+            outcome,
+            result=copy_strict(outcome.result, f"task {task.kind}: result"),
+            error=_scrubbed(outcome.error),
+            reason=_scrubbed(outcome.reason),
+        )
+        return replace(task, state=replace(state, outcome=outcome))
     checkpoint = copy_strict(state.checkpoint, f"task {task.kind}: checkpoint")
     return replace(task, state=replace(state, checkpoint=checkpoint))
 
@@ -391,7 +410,7 @@ def _change(address: Address, draft: Draft, storage: Storage) -> tuple[Write, Li
             history=token.history,
             fork=token.fork,
         )
-        return CreateDocument(record, token.version, value), LiveDocument(record, token.version, value, 0)
+        return CreateDocument(record, token.version, value), based(record, token.version, value)
     record = live.record
     if live.version == token.version:
         ops = _ops.diff(live.value, value)
@@ -401,12 +420,12 @@ def _change(address: Address, draft: Draft, storage: Storage) -> tuple[Write, Li
         if token.checkpoint_when is not None:
             base = bool(token.checkpoint_when(copy_strict(value), deltas))
         else:
-            base = deltas > DELTAS_MAX or len(encode(ops)) >= len(encode(value))
+            base = deltas > DELTAS_MAX or len(encode(ops)) >= live.base_size
         if not base:
             return ChangeDocument(record.id, "delta", token.version, ops), LiveDocument(
-                record, live.version, value, deltas
+                record, live.version, value, deltas, live.base_size
             )
     return (
         ChangeDocument(record.id, "base", token.version, value),
-        LiveDocument(record, token.version, value, 0),
+        based(record, token.version, value),
     )

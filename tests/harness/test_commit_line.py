@@ -65,7 +65,7 @@ async def kinds(session: Session) -> list[str]:
 @pytest.mark.parametrize("place", ["sqlite", "memory"])
 async def test_a_callback_that_raises_leaves_nothing(place: str, tmp_path: Path) -> None:
     """Case 1: entry, document change and task are all absent, nothing is published, the next commit works."""
-    storage = MemoryStorage() if place == "memory" else (await sqlite(tmp_path / "log.db").open_log())[0]
+    storage = MemoryStorage() if place == "memory" else await sqlite(tmp_path / "log.db").open_log()
     session = await Session.load(storage)
     await session.commit(lambda tx: tx.create_conversation(root=True))
     await session.commit(lambda tx: tx.doc(NOTE).value["items"].append(1))

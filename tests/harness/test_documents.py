@@ -62,7 +62,7 @@ def test_text_from_outside_becomes_storable() -> None:
 
 
 async def open_session(path: Path) -> Session:
-    session = await Session.load(*await sqlite(path).open_log())
+    session = await Session.load(await sqlite(path).open_log())
     if session.conversation() is None:
         await session.commit(lambda tx: tx.create_conversation(root=True))
     return session

@@ -1,6 +1,7 @@
 """The fence of the log: an older driver, or a second one under the same epoch, adds nothing (I4, rule 1)."""
 
 import asyncio
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -122,3 +123,29 @@ async def test_without_a_coordinator_the_newest_process_writes(tmp_path: Path) -
         await waiting
     assert isinstance((await first.closed).__cause__, StaleEpochError)
     await first.close()
+
+
+async def test_a_cancelled_commit_never_holds_the_write_lock(tmp_path: Path) -> None:
+    """Cancelled while it waits for the lock that another process holds: it lands whole, and the lock is free afterwards."""
+    path = tmp_path / "log.db"
+    session = await open_session(path, 1, "a")
+    await session.commit(lambda tx: tx.create_conversation(root=True))
+    other = sqlite3.connect(path, isolation_level=None, timeout=0)
+    other.execute("BEGIN IMMEDIATE")
+    begun = asyncio.Event()
+
+    def write(tx) -> None:
+        begun.set()
+        tx.append_entry("landed")
+
+    job = asyncio.create_task(session.commit(write))
+    await begun.wait()
+    job.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await job
+    other.execute("COMMIT")
+    await session.drain()
+    assert [entry.kind for entry in await session.entries()] == ["landed"]
+    other.execute("BEGIN IMMEDIATE")
+    other.close()
+    await session.close_storage()

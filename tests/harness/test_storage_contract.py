@@ -14,7 +14,7 @@ from durable_harness.errors import CorruptLogError
 from durable_harness.memory import MemoryLog, MemoryStorage
 from durable_harness.session import Session
 from durable_harness.sqlite import open_fenced_sqlite
-from durable_harness.storage import EntryQuery
+from durable_harness.storage import EntryQuery, SubmissionQuery, TaskQuery
 from durable_harness.testing import STORAGE_CHECKS
 
 NOTE = DocumentToken("note", dict)
@@ -22,8 +22,7 @@ NOTE = DocumentToken("note", dict)
 
 def sqlite_log(folder: Path):
     async def open_log():
-        storage, _ = await sqlite(folder / "log.db").open_log()
-        return storage
+        return await sqlite(folder / "log.db").open_log()
 
     return open_log
 
@@ -45,8 +44,8 @@ async def test_conformance(make: Callable, check: Callable, tmp_path: Path) -> N
 
 
 async def make_log(path: Path) -> None:
-    storage, fence = await sqlite(path).open_log()
-    session = await Session.load(storage, fence)
+    storage = await sqlite(path).open_log()
+    session = await Session.load(storage)
     await session.commit(lambda tx: tx.create_conversation(root=True))
     await session.commit(lambda tx: tx.doc(NOTE).value.update(n=1))
     await storage.close()
@@ -73,8 +72,8 @@ async def test_a_document_that_lost_its_base_fails_when_it_is_read(tmp_path: Pat
     path = tmp_path / "log.db"
     await make_log(path)
     change(path, "DELETE FROM document_revisions")
-    storage, fence = await sqlite(path).open_log()
-    session = await Session.load(storage, fence)
+    storage = await sqlite(path).open_log()
+    session = await Session.load(storage)
     with pytest.raises(CorruptLogError, match="base is missing"):
         await session.document(NOTE)
     with pytest.raises(CorruptLogError, match="base is missing"):
@@ -122,6 +121,11 @@ READS = {
     "head": (lambda db: rows.newest_head(db, 1, 9), "entry_heads_by_conversation"),
     "request": (lambda db: rows.submission_by_request(db, 1, "r"), "submissions_by_request"),
     "address": (lambda db: rows.find_document(db, Address("note", "conversation", 1), None), "documents_"),
+    "live tasks": (lambda db: rows.scan_tasks(db, TaskQuery(live=True), 9, None, None), "tasks_by_status"),
+    "open submissions": (
+        lambda db: rows.scan_submissions(db, SubmissionQuery(open=True), 9, None, None),
+        "submissions_by_status",
+    ),
     "revisions": (lambda db: rows.read_document(db, 2, None), "document_revisions_by_kind"),
 }
 

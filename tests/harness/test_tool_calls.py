@@ -15,12 +15,14 @@ from durable_harness import (
     Tool,
     ToolApi,
     ToolResult,
+    UnansweredError,
     sqlite,
     tool,
 )
 from durable_harness.builtin import USAGE
 from durable_harness.documents import DocumentToken
 from durable_harness.memory import MemoryLog, MemoryStorage
+from durable_harness.models import ModelError
 from durable_harness.testing import FunctionModel
 from durable_harness.tools import Diagnostic
 
@@ -410,3 +412,45 @@ async def test_a_tool_without_an_environment() -> None:
 
     text, _ = await run(needs, calls=[("needs", {})])
     assert "open the harness with `env=`" in text
+
+
+async def test_draining_lets_a_call_reach_its_result() -> None:
+    """Stop starting, keep what runs: the call gets its result entry, the model is not asked again; the next drive goes on."""
+    log = MemoryLog()
+    entered, release = asyncio.Event(), asyncio.Event()
+
+    async def body(api, arguments):
+        entered.set()
+        await release.wait()
+        return "fine"
+
+    model = one_round(("t", {}))
+    async with Harness.open(MemoryStorage(log), models={"m": model}, tools=[make_tool(body)]) as harness:
+        root = await harness.root(Agent(model="m", tools=["t"]))
+        await root.submit("go", request_id="r")
+        await entered.wait()
+        draining = asyncio.create_task(harness.drain())
+        await asyncio.sleep(0)
+        release.set()
+        await draining
+        assert [e.kind for e in await root.entries()] == ["pi.user", "pi.assistant", "pi.tool-result"]
+    assert len(model.requests) == 1
+    async with Harness.open(MemoryStorage(log), models={"m": model}, tools=[make_tool(body)]) as harness:
+        assert (await (await (await harness.root()).submit("go", request_id="r")).wait()).text == "fine"
+
+
+async def test_words_of_an_error_that_are_no_valid_text() -> None:
+    """What an exception says reaches the log as text that can be stored, wherever it is kept."""
+
+    async def body(api, arguments):
+        raise ValueError("bad \udcff")
+
+    text, _ = await run(make_tool(body))
+    assert "bad \ufffd" in text
+
+    def answer(request):
+        raise ModelError("worse \udcff", retryable=False)
+
+    async with Harness.open(MemoryStorage(), models={"m": FunctionModel(answer)}) as harness:
+        with pytest.raises(UnansweredError, match="worse \ufffd"):
+            await (await (await harness.root(Agent(model="m"))).submit("go")).wait()
