@@ -14,9 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, Self
 
-from durable_testbed import binaries, cgroups, network, oci, requirements, teardown
+from durable_testbed import binaries, cgroups, network, oci, requirements, services, teardown
 from durable_testbed.control_plane import (
-    FAST_CLIENT,
     READY_SECONDS,
     SERVICE_NAMES,
     Endpoints,
@@ -32,22 +31,6 @@ from durable_testbed.run_folder import RunFolder
 
 NODES = 2
 LOSS_SECONDS = 8
-COREFILE = """cluster.local:53 in-addr.arpa:53 {{
-  bind {address}
-  errors
-  cache 5
-  kubernetes cluster.local in-addr.arpa {{
-    kubeconfig {kubeconfig}
-    ttl 2
-  }}
-}}
-.:53 {{  # a block of its own: within one, `template` answers before `kubernetes`
-  bind {address}
-  template ANY ANY {{
-    rcode NXDOMAIN
-  }}
-}}
-"""
 
 
 class Cluster:
@@ -344,38 +327,13 @@ class Cluster:
             "--node-eviction-rate=1",
             cgroup=self._cgroup("control-plane"),
         )
-        self._daemons.start(
-            "kube-scheduler",
-            self._programs["kube-scheduler"],
-            f"--kubeconfig={self._client('kube-scheduler', '/CN=system:kube-scheduler')}",
-            "--leader-elect=false",
-            "--bind-address=127.0.0.1",
-            *FAST_CLIENT,
-            cgroup=self._cgroup("control-plane"),
-        )
+        scheduler = self._client("kube-scheduler", "/CN=system:kube-scheduler")
+        services.start_scheduler(self._daemons, self._programs, scheduler, self._cgroup("control-plane"))
 
     def _start_services(self) -> None:
-        """Start what makes Services work: their addresses (kube-proxy, one for all nodes) and their names (CoreDNS)."""
-        config = self._run.path / "kube-proxy.yaml"
-        config.write_text(
-            json.dumps(
-                {
-                    "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
-                    "kind": "KubeProxyConfiguration",
-                    "mode": "nftables",
-                    "clientConnection": {"kubeconfig": str(self._client("kube-proxy", "/CN=system:kube-proxy"))},
-                    "hostnameOverride": "n1",
-                    "clusterCIDR": network.RANGE,
-                    "conntrack": {"maxPerCore": 0, "tcpEstablishedTimeout": "0s", "tcpCloseWaitTimeout": "0s"},
-                }
-            )
-        )
-        proxy = self._programs["kube-proxy"]
-        self._daemons.start("kube-proxy", proxy, f"--config={config}", cgroup=self._cgroup("control-plane"))
-        names = self._run.path / "Corefile"
-        names.write_text(COREFILE.format(address=network.GATEWAY, kubeconfig=self.kubeconfig))
-        coredns = self._programs["coredns"]
-        self._daemons.start("coredns", coredns, "-conf", names, cgroup=self._cgroup("control-plane"))
+        proxy = self._client("kube-proxy", "/CN=system:kube-proxy")
+        services.start_proxy(self._daemons, self._programs, proxy, self._cgroup("control-plane"))
+        services.start_name_server(self._daemons, self._programs, self.kubeconfig, self._cgroup("control-plane"))
 
     def _wait_api(self) -> None:
         def ready() -> bool:
