@@ -9,6 +9,7 @@ from pathlib import Path
 
 from durable_base.crash import crash_point
 from durable_base.errors import UsageError
+from durable_base.files import sync_folder
 from durable_base.floor import Floor
 from durable_driver.environment import DriveEnvironment, SpaceAddress
 from durable_driver.events import EventLine
@@ -120,7 +121,7 @@ async def open_context(
     environment: DriveEnvironment, incarnation: str, watch: Watch, events: EventLine
 ) -> DriveContext:
     """Claim the log for (epoch, incarnation), before anything else. StaleEpochError, UsageError, CorruptLogError."""
-    _check_state_dir(environment.state_dir)
+    _make_state_dir(environment.state_dir)
     storage, fence = await open_fenced_sqlite(environment.log_path, environment.epoch, incarnation)
     events.emit("log.opened", log=storage.log_id)
     crash_point("driver.log_opened")
@@ -142,13 +143,20 @@ def _in_memory(secret: str) -> Path:
     return Path(f"/proc/self/fd/{fd}")
 
 
-def _check_state_dir(folder: Path) -> None:
+def _make_state_dir(folder: Path) -> None:
+    """The last folder of the path is made: on a volume that several sessions share, each has its own."""
+    name = f"CUA_SESSION_STATE_DIR is '{folder}'"
+    try:
+        folder.mkdir(mode=0o700)
+        sync_folder(folder.parent)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise UsageError(f"{name}: can't be made ({error.strerror}); mount or create the folder above it") from None
     if not folder.is_dir():
-        raise UsageError(f"CUA_SESSION_STATE_DIR is '{folder}': there is no such folder; create it, or mount it there")
+        raise UsageError(f"{name}: it is no folder; name one, or remove what is there")
     if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
-        raise UsageError(
-            f"CUA_SESSION_STATE_DIR is '{folder}': it can't be read and written by user {os.getuid()}; change its owner or mode"
-        )
+        raise UsageError(f"{name}: user {os.getuid()} can't read and write it; change its owner or mode")
 
 
 def _read(name: str, path: Path | None, what: str) -> str:

@@ -179,7 +179,7 @@ async def test_a_coordinator_can_follow_a_drive_and_ask_it_to_stop(place: Any, c
     place.script(place.held())
     address = f"127.0.0.1:{await serve(coordinator)}"
     drive = place.start(1, DURABLE_COORDINATOR=address)
-    await asyncio.to_thread(place.until, lambda: drive.events("step.started"))
+    await asyncio.to_thread(place.until, (place.workspace / "notes.txt").exists)
     coordinator.stop = "Suspended"
     assert await asyncio.to_thread(drive.wait) == 143
     assert (drive.report()["outcome"], drive.report()["reason"]) == ("stopped", "Suspended")
@@ -189,6 +189,6 @@ async def test_a_coordinator_can_follow_a_drive_and_ask_it_to_stop(place: Any, c
     second = place.start(2, DURABLE_COORDINATOR=address, CUA_SESSION_RESUME="1")
     await asyncio.to_thread(place.until, lambda: "recovery" in coordinator.kinds())
     place.release()
-    assert await asyncio.to_thread(second.wait) == 0
+    assert await asyncio.to_thread(second.wait) == 0, (second.err.read_text(), second.events())
     (told,) = [request.recovery for request in coordinator.got if request.WhichOneof("event") == "recovery"]
     assert (told.kind, told.mode) == ("reattached", "transactional")

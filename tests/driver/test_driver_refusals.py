@@ -13,8 +13,9 @@ import pytest
         ({"CUA_SESSION_EPOCH": "x"}, "CUA_SESSION_EPOCH is 'x': use a whole number from 1"),
         (
             {"CUA_SESSION_STATE_DIR": "/nowhere/state"},
-            "CUA_SESSION_STATE_DIR is '/nowhere/state': there is no such folder",
+            "CUA_SESSION_STATE_DIR is '/nowhere/state': can't be made",
         ),
+        ({"CUA_SESSION_STATE_DIR": "/dev/null"}, "CUA_SESSION_STATE_DIR is '/dev/null': it is no folder"),
         ({"DURABLE_INPUT": None}, "DURABLE_INPUT is not set: set it to the file with the session's input"),
         ({"DURABLE_AGENT": "/nowhere/agent.yaml"}, "DURABLE_AGENT is '/nowhere/agent.yaml': can't be read"),
         ({"DURABLE_SCRIPT": None}, "DURABLE_SCRIPT is not set"),
