@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Concatenate, Literal, ParamSpec, TypeVar
 
 from durable_base.crash import crash_point
-from durable_base.errors import StaleEpochError, UsageError
+from durable_base.errors import HaltError, StaleEpochError, UsageError
 from durable_base.files import sync_folder
 from durable_base.floor import EPOCH_MAX, Admission, Floor, judge, new_incarnation
 from durable_harness import _sqlite_rows as rows
@@ -49,6 +49,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Synchronous = Literal["FULL", "NORMAL"]
 BUSY_TIMEOUT_SECONDS = 10.0
+# Nobody's mistake: an older driver that was stopped inside a commit holds the lock until it is ended; a disk is full.
+_PASSING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 
 
 async def open_fenced_sqlite(
@@ -57,7 +59,8 @@ async def open_fenced_sqlite(
     """Open or create the log and claim it for (epoch, incarnation), in one transaction.
 
     Raises StaleEpochError(resource="log") if the log's floor is newer, or has this epoch with another incarnation; nothing is
-    written then. UsageError: the file can't be opened or is no log. CorruptLogError: it was one.
+    written then. UsageError: the file can't be opened or is no log. CorruptLogError: it was one. HaltError: it is locked, or
+    its disk is full; not for ever.
     """
     if not 0 < epoch <= EPOCH_MAX or not incarnation:
         raise UsageError(f"epoch {epoch}, incarnation {incarnation!r}: a positive epoch and an incarnation are needed")
@@ -90,7 +93,7 @@ async def _open(
     except BaseException:
         executor.shutdown(wait=False)
         raise
-    storage = SqliteStorage(db, executor, log_id, next_id)
+    storage = SqliteStorage(Path(path), db, executor, log_id, next_id)
     fence = Fence(own, storage.read_floor)
     storage.fence = fence
     return storage, fence
@@ -128,9 +131,11 @@ def _connect(
         return db, log_id, own, next_id
     except sqlite3.OperationalError as error:
         db.close()
-        raise UsageError(
-            f"{path}: the log can't be opened ({error}); check that it is writable and not locked"
-        ) from None
+        if error.sqlite_errorcode & 0xFF in _PASSING:
+            raise HaltError(
+                "LogUnavailable", f"the log can't be opened now ({error}); the next drive tries again"
+            ) from error
+        raise UsageError(f"{path}: the log can't be opened ({error}); check that it is writable") from None
     except sqlite3.DatabaseError as error:
         db.close()
         raise CorruptLogError(f"{path}: not a database, or damaged ({error})") from error
@@ -153,6 +158,19 @@ def _claim(db: sqlite3.Connection, claim: Callable[[Floor], Floor]) -> Floor:
     return own
 
 
+def _translated(error: sqlite3.Error, path: Path) -> Exception:
+    """SQLite's errors end here. What time or another node may mend halts the drive; what a person must mend says so."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return CorruptLogError(f"{path}: not a database, or damaged ({error}); restore it from a copy")
+    if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
+        return UsageError(f"{path}: the log can't be opened ({error}); check that its folder exists and is writable")
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        waited = f"{BUSY_TIMEOUT_SECONDS:.0f} s"
+        return HaltError("LogLocked", f"{path}: another process has held the log's write lock for {waited}; end it")
+    return HaltError("LogUnavailable", f"{path}: {error}; check the disk that it is on")
+
+
 def _rollback(db: sqlite3.Connection) -> None:
     if db.in_transaction:
         db.execute("ROLLBACK")
@@ -163,7 +181,10 @@ class SqliteStorage:
 
     fence: Fence
 
-    def __init__(self, db: sqlite3.Connection, executor: ThreadPoolExecutor, log_id: str, next_id: int) -> None:
+    def __init__(
+        self, path: Path, db: sqlite3.Connection, executor: ThreadPoolExecutor, log_id: str, next_id: int
+    ) -> None:
+        self._path = path
         self._db: sqlite3.Connection | None = db
         self._executor = executor
         self._log_id = log_id
@@ -242,7 +263,10 @@ class SqliteStorage:
         """Shielded: once submitted, an operation is carried out, whoever still waits for it."""
         if self._db is None:
             raise SessionClosedError("the log is closed")
-        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._executor, fn, self._db, *args))
+        try:
+            return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._executor, fn, self._db, *args))
+        except sqlite3.Error as error:
+            raise _translated(error, self._path) from error
 
 
 def _commit(db: sqlite3.Connection, batch: Batch, next_id: int, fence: Fence) -> int:

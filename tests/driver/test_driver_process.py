@@ -98,6 +98,24 @@ def test_a_driver_that_is_asked_to_stop_leaves_its_command_to_the_next(place: An
     assert (place.workspace / "notes.txt").read_text() == "begun\nended\n"
 
 
+def test_a_log_that_a_stopped_driver_holds_is_waited_for_and_not_given_up(place: Any) -> None:
+    """1. e1 is stopped inside a commit. 2. e2 finds the log locked. 3. e1 is killed. 4. e3 finishes."""
+    first = place.start(1, DURABLE_CRASH="log.before_commit:6=stop")
+    place.until(lambda: stopped(first.process.pid))
+    second = place.start(2, CUA_SESSION_RESUME="1")
+    assert second.wait() == 1
+    assert (second.report()["outcome"], second.report()["reason"]) == ("halted", "LogUnavailable")
+    first.process.kill()
+    first.process.wait()
+    third = place.start(3, CUA_SESSION_RESUME="1")
+    assert third.wait() == 0, third.err.read_text()
+    expected_tree(place)
+
+
+def stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+
+
 DRIVER_POINTS = crash_points(Path(__file__).parents[2] / "driver" / "durable_driver", "driver.")
 
 
