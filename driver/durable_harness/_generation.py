@@ -76,7 +76,7 @@ class Generation:
                     "attempt": task.checkpoint["attempt"],
                     "model": agent["model"],
                     "thinking_level": agent["thinking_level"],
-                    "tools": [name for name in agent["tools"] if name in self._tools],
+                    "tools": [name for name in dict.fromkeys(agent["tools"]) if name in self._tools],
                     "cutoff": cutoff,
                 }
             )

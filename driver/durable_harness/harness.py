@@ -38,13 +38,19 @@ class Harness:
     """Made by `open`. `session` is the log; `closed` resolves with None after `close`, or with the SessionFailedError."""
 
     def __init__(
-        self, session: Session, scheduler: Scheduler, generation: Generation, tools: Mapping[str, Tool]
+        self,
+        session: Session,
+        scheduler: Scheduler,
+        generation: Generation,
+        tools: Mapping[str, Tool],
+        extensions: Sequence[str],
     ) -> None:
         self.session = session
         self.closed: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
         self._scheduler = scheduler
         self._generation = generation
         self._tools = tools
+        self._extensions = extensions
         self._ending: asyncio.Task[None] | None = None
         session.on_failure(self._failed)
 
@@ -83,7 +89,7 @@ class Harness:
             except BaseException:
                 await place.close()
                 raise
-            return cls(session, scheduler, generation, registry)
+            return cls(session, scheduler, generation, registry, [extension.name for extension in extensions])
 
         return Opening(start)
 
@@ -109,10 +115,15 @@ class Harness:
     def _checked(self, agent: Agent) -> Json:
         if self._generation.provider(agent.model) is None:
             raise UsageError(f"agent: model {agent.model!r} is none of those given to Harness.open(models=...)")
-        for name in agent.tools:
-            if name not in self._tools:
-                known = ", ".join(sorted(self._tools)) or "none"
-                raise UsageError(f"agent: tool {name!r} is not known; known: {known}")
+        for kind, names, known in (
+            ("tool", agent.tools, self._tools),
+            ("extension", agent.extensions, self._extensions),
+        ):
+            for name in names:
+                if name not in known:
+                    raise UsageError(
+                        f"agent: {kind} {name!r} is not known; known: {', '.join(sorted(known)) or 'none'}"
+                    )
         return {**asdict(agent), "tools": list(agent.tools), "extensions": list(agent.extensions)}
 
     # ---- running

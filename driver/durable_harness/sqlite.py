@@ -49,8 +49,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 Synchronous = Literal["FULL", "NORMAL"]
 BUSY_TIMEOUT_SECONDS = 10.0
-# Nobody's mistake: an older driver that was stopped inside a commit holds the lock until it is ended; a disk is full.
-_PASSING = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 
 
 async def open_fenced_sqlite(
@@ -107,9 +105,7 @@ def _connect(
     try:
         db = sqlite3.connect(path, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None)
     except sqlite3.Error as error:
-        raise UsageError(
-            f"{path}: the log can't be opened ({error}); check that its folder exists and is writable"
-        ) from None
+        raise _translated(error, path) from error
     try:
         db.execute("PRAGMA journal_mode = WAL")
         db.execute(f"PRAGMA synchronous = {synchronous}")
@@ -129,16 +125,9 @@ def _connect(
         if fresh:
             sync_folder(path.parent)
         return db, log_id, own, next_id
-    except sqlite3.OperationalError as error:
+    except sqlite3.Error as error:
         db.close()
-        if error.sqlite_errorcode & 0xFF in _PASSING:
-            raise HaltError(
-                "LogUnavailable", f"the log can't be opened now ({error}); the next drive tries again"
-            ) from error
-        raise UsageError(f"{path}: the log can't be opened ({error}); check that it is writable") from None
-    except sqlite3.DatabaseError as error:
-        db.close()
-        raise CorruptLogError(f"{path}: not a database, or damaged ({error})") from error
+        raise _translated(error, path) from error
     except BaseException:
         db.close()
         raise
@@ -166,8 +155,9 @@ def _translated(error: sqlite3.Error, path: Path) -> Exception:
     if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
         return UsageError(f"{path}: the log can't be opened ({error}); check that its folder exists and is writable")
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-        waited = f"{BUSY_TIMEOUT_SECONDS:.0f} s"
-        return HaltError("LogLocked", f"{path}: another process has held the log's write lock for {waited}; end it")
+        # An older driver that froze inside a commit holds the lock until it is ended.
+        held = f"another process has held the log's write lock for {BUSY_TIMEOUT_SECONDS:.0f} s"
+        return HaltError("LogUnavailable", f"{path}: {held}; the next drive tries again")
     return HaltError("LogUnavailable", f"{path}: {error}; check the disk that it is on")
 
 

@@ -1,5 +1,7 @@
 """Generations: what is asked of the model, and what follows from its answers, its errors and its silence."""
 
+import asyncio
+
 import pytest
 
 from durable_harness import Agent, Harness, RetryPolicy, Settings, UnansweredError, tool
@@ -176,6 +178,27 @@ async def test_limits_of_an_agent(limits: dict, reason: str, answers: int) -> No
         with pytest.raises(UnansweredError, match=reason):
             await ask(harness, Agent(model="m", tools=["echo"], **limits))
     assert len(model.requests) == answers
+
+
+async def test_what_comes_after_the_cutoff_is_not_in_the_request_that_is_sent_again() -> None:
+    """An entry that was appended while the first request was under way: the second request is the same all the same."""
+    log = MemoryLog()
+    asked = asyncio.Event()
+
+    async def hang(request) -> str:
+        asked.set()
+        await asyncio.sleep(3600)
+        return "never"
+
+    first, second = FunctionModel(hang), FunctionModel(lambda request: "hi")
+    async with open_harness(first, log) as harness:
+        await (await harness.root(Agent(model="m", instructions="Be kind."))).submit("hello", request_id="r")
+        await asked.wait()
+        late = [{"role": "user", "content": "late"}]
+        await harness.session.commit(lambda tx: tx.append_entry("note", model=late))
+    async with open_harness(second, log) as harness:
+        await (await (await harness.root()).submit("hello", request_id="r")).wait()
+    assert first.requests == second.requests
 
 
 async def test_partials_are_in_the_log_while_the_model_speaks() -> None:

@@ -44,7 +44,7 @@ def check_story(drives) -> None:
 
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_at_a_point_and_driven_again(drives, point: str) -> None:
-    """Case 9, Case 56 and the crash-injection rule: kill once at the point, then drive to the end."""
+    """Case 9 and the crash-injection rule: kill once at the point, then drive to the end."""
     killed = drives.drive("story", kill_at=point)
     assert killed.killed, f"{point} was never reached: nothing was tested\n{killed.error}"
     ended = drives.drive("story")

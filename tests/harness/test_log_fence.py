@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,24 @@ async def test_an_epoch_that_is_none(tmp_path: Path, epoch: int, incarnation: st
     with pytest.raises(UsageError):
         await open_fenced_sqlite(tmp_path / "log.db", epoch, incarnation)
     assert not (tmp_path / "log.db").exists()
+
+
+async def test_a_log_whose_write_lock_stays_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver that froze inside a commit: the next one halts (driven again), it does not call the log unusable."""
+    module = sys.modules[open_fenced_sqlite.__module__]  # the package exports a function by the module's name
+    monkeypatch.setattr(module, "BUSY_TIMEOUT_SECONDS", 0.05)
+    path = tmp_path / "log.db"
+    session = await open_session(path, 1, "a")
+    frozen = sqlite3.connect(path, isolation_level=None)
+    frozen.execute("BEGIN IMMEDIATE")
+    with pytest.raises(HaltError) as halted:
+        await open_session(path, 2, "b")
+    assert (halted.value.reason, halted.value.permanent) == ("LogUnavailable", False)
+    with pytest.raises(SessionFailedError) as failed:
+        await session.commit(lambda tx: tx.create_conversation(root=True))
+    assert failed.value.__cause__.reason == "LogUnavailable"
+    frozen.close()
+    await session.close_storage()
 
 
 async def test_a_halted_process_commits_no_more(tmp_path: Path) -> None:

@@ -402,6 +402,8 @@ async def test_names_that_are_given_twice_or_not_at_all() -> None:
             await harness.root(Agent(model="x"))
         with pytest.raises(UsageError, match="'x' is not known; known: t"):
             await harness.root(Agent(model="m", tools=["x"]))
+        with pytest.raises(UsageError, match="extension 'y' is not known; known: none"):
+            await harness.root(Agent(model="m", extensions=["y"]))
 
 
 async def test_a_tool_without_an_environment() -> None:
