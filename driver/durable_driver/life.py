@@ -28,7 +28,7 @@ from durable_driver.metrics import DriverMetrics
 from durable_driver.report import DriveFacts, compose_report, facts_line, write_report
 from durable_driver.stream import ReportStream
 from durable_driver.watch import Watch, read_usage
-from durable_harness import Submission
+from durable_harness import Answer, BlockedError, Submission
 
 T = TypeVar("T")
 Start = Callable[[DriveContext], Awaitable[Submission]]
@@ -97,12 +97,24 @@ class Life:
             self._environment, self._own.incarnation, self._watch, self._events
         )
         submission = await self._start(context)
-        answer = await submission.wait()
+        answer = await self._answer(context, submission)
         self._events.emit("settled", entry=answer.entry_id)
         crash_point("driver.settled")
         await context.ensure_space()
         crash_point("driver.space_ensured")
         return answer.text
+
+    async def _answer(self, context: DriveContext, submission: Submission) -> Answer:
+        try:
+            return await submission.wait()
+        except BlockedError as blocked:
+            # Attempts count from 1 again: somebody gave the session a new series, so a parked task may run once more.
+            new_series = self._environment.resume and self._environment.attempt == 1
+            if context.harness is None or blocked.reason != "restart_limit" or not new_series:
+                raise
+            self._events.emit("task.released", task=blocked.task_id)
+            await context.harness.retry_task(blocked.task_id)
+        return await submission.wait()
 
     async def _until_stopped(self, work: Coroutine[Any, Any, T]) -> T:
         """`work`, unless somebody asks the drive to stop first: then it is let go of where it stands, and StoppedError raised.

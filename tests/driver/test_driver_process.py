@@ -141,6 +141,18 @@ def test_killed_at_a_point_of_its_life_the_next_drive_finishes(place: Any, point
         assert len([entry for entry in log.entries() if entry.kind == "pi.user"]) == 1
 
 
+def test_a_call_that_every_drive_dies_in_is_parked_until_a_new_series_of_attempts(place: Any) -> None:
+    for epoch in range(1, 7):
+        drive = place.start(epoch, DURABLE_CRASH="harness.tool_returned", CUA_SESSION_ATTEMPT=str(epoch))
+        if drive.wait() != -signal.SIGKILL:
+            break
+    assert (drive.process.returncode, drive.report()["reason"]) == (78, "RestartLimit")
+    again = place.start(8, CUA_SESSION_RESUME="1", CUA_SESSION_ATTEMPT="1")
+    assert again.wait() == 0, again.err.read_text()
+    assert len(again.events("task.released")) == 1
+    expected_tree(place)
+
+
 def test_life_and_progress_can_be_asked_for_while_it_runs(place: Any) -> None:
     place.script(place.held())
     drive = place.start(1)
