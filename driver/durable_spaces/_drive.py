@@ -184,21 +184,22 @@ class Drive:
             return
         # I3: what this epoch itself still runs would write into the restored files.
         await self.space.kill_all()
-        target = await self.log.image()
+        held = await self.log.image()
+        target = image.without(held.table, self.settings.limits.exclude)  # what is excluded since is not undone
         try:
-            if await self._scan_all() == target.table and self.judge_place(facts) is Place.SAME:
+            if await self._scan_all() == target and self.judge_place(facts) is Place.SAME:
                 return
         except UntrackedNames:
             pass  # what no image can hold has to go
         await self.log.begin_restore(commit, reason, decision, self.epoch)
         found = await self._scan_cleared()
         for _ in range(_RESTORE_ATTEMPTS):
-            plan = image.plan_apply(found, target.table)
+            plan = image.plan_apply(found, target)
             if not plan:
                 break
-            await self.space.workspace.apply(plan, target.bytes_of)
+            await self.space.workspace.apply(plan, held.bytes_of)
             found = await self._scan_cleared()
-        if found != target.table:
+        if found != target:
             raise HaltError(
                 "RestoreFailed", "the workspace did not become equal to the image; the next drive tries again"
             )

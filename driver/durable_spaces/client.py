@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from durable_base.errors import HaltError, StaleEpochError
 from durable_base.floor import Floor
 from durable_protocol.durable.space.v1 import space_pb2 as space
 from durable_protocol.durable.space.v1 import space_pb2_grpc
@@ -86,9 +87,18 @@ class FencedSpace:
         self.ledger_seq = (await _info(self._wire, self._stub)).ledger_seq
         return self.ledger_seq
 
-    async def read_identity(self) -> Identity:
-        """Who answers now: GetInfo is the one call that is not pinned."""
-        return (await _info(self._wire, self._stub)).identity
+    async def check_still_ours(self) -> None:
+        """Raise HaltError SpaceChanged where another Space answers by now, StaleEpochError where a newer driver owns it.
+
+        GetInfo is the one call that the Space does not check, so its answer is checked here.
+        """
+        info = await _info(self._wire, self._stub)
+        if info.identity != self.identity:
+            raise HaltError(
+                "SpaceChanged", "another Space answers than this drive began with; the next drive looks anew"
+            )
+        if info.floor != self.own:
+            raise StaleEpochError("space", self.own, info.floor)
 
     async def kill_all(self) -> int:
         """End every command, those of this epoch too, with proof. Before any restore (rule 14)."""

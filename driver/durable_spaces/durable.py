@@ -139,11 +139,9 @@ class DurableSpaces:
         drive = self._driven()
         await drive.turn.acquire()
         try:
-            if await drive.space.read_identity() != drive.space.identity:
-                raise HaltError(
-                    "SpaceChanged", "the Space was replaced after the last call; the next drive rebuilds it"
-                )
-            await drive.settle(drive.log.session.commit, None)
+            with only_halts():
+                await drive.space.check_still_ours()
+                await drive.settle(drive.log.session.commit, None)
         finally:
             drive.turn.release()
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -176,8 +176,15 @@ def parents(path: bytes) -> Iterator[bytes]:
         yield path
 
 
-def total_bytes(table: Table) -> int:
-    return sum(node.size for node in table.values() if isinstance(node, FileNode))
+def without(table: Table, exclude: Sequence[bytes]) -> Table:
+    """The table without the named paths and all below them."""
+    if not exclude:
+        return table
+    return {
+        path: node
+        for path, node in table.items()
+        if not any(path == name or path.startswith(name + b"/") for name in exclude)
+    }
 
 
 # ---- JSON

@@ -15,7 +15,7 @@ import stat
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -164,15 +164,21 @@ class DriverProcess:
 
     def wait_for_point(self, point: str, seconds: float = 30.0) -> None:
         """Until the driver has passed a crash point (or stopped at it)."""
+        self._wait_for(lambda: bool(self.passes()[point]), point, seconds)
+
+    def wait_for_event(self, name: str, seconds: float = 30.0) -> None:
+        self._wait_for(lambda: any(event["event"] == name for event in self.facts().events), name, seconds)
+
+    def _wait_for(self, reached: Callable[[], bool], what: str, seconds: float) -> None:
         until = time.monotonic() + seconds
-        while not self.passes()[point]:
+        while not reached():
             if self.process.poll() is not None or time.monotonic() > until:
-                raise AssertionError(f"{point} was not reached: {self.facts()}")
+                raise AssertionError(f"{what} was not reached: {self.facts()}")
             time.sleep(0.01)
 
     def facts(self) -> Drive:
-        lines = self._stdout.read_text().splitlines()
-        events = tuple(json.loads(line) for line in lines if line.startswith("{"))
+        lines = self._stdout.read_text().splitlines(keepends=True)
+        events = tuple(json.loads(line) for line in lines if line.startswith("{") and line.endswith("\n"))
         code = self.process.poll()
         return Drive(self.epoch, 0 if code is None else code, events, self._stderr.read_text(), self.passes())
 

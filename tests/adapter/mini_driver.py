@@ -11,7 +11,7 @@ from typing import Any
 
 from durable_base.errors import HaltError, StaleEpochError
 from durable_base.floor import new_incarnation
-from durable_harness import Agent, Harness, ScriptedModel, SessionFailedError, open_fenced_sqlite
+from durable_harness import Agent, Harness, ScriptedModel, SessionFailedError, Settings, open_fenced_sqlite
 from durable_harness.coding import CODING_TOOLS
 from durable_spaces import RecoveryEvent, RemoteSpaces, durable_spaces
 from durable_spaces.client import Address
@@ -48,6 +48,7 @@ async def drive(arguments: argparse.Namespace) -> None:
             tools=CODING_TOOLS,
             extensions=[spaces.extension],
             env=spaces.env,
+            settings=Settings(restart_limit=20),  # the tests kill more drivers in one call than a session should lose
         ) as harness:
             root = await harness.root(Agent(model="script", tools=["read", "write", "edit", "bash"]))
             attached = await spaces.attach(harness.session)
