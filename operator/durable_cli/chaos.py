@@ -7,6 +7,7 @@ import secrets
 import shutil
 import statistics
 import sys
+import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -27,7 +28,7 @@ from durable_local.apply import resolve
 from durable_local.compare import table
 from durable_local.events import Event
 from durable_local.faults import TARGETS
-from durable_local.layout import Lock, session_home
+from durable_local.layout import Home, Lock, session_home
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +88,10 @@ def campaign(path: Path, state: Path, output: str, *, seed: int | None, runs: in
     if reference.problems:
         raise UsageError(f"the undisturbed run already fails: {reference.problems[0]} (kept in {undisturbed})")
 
+    stop = threading.Event()
+
     def one(number: int) -> Result:
-        result = ChaosRun(path, folder / f"seed-{number}", subject.session, subject.steps, _ignore).run(number)
+        result = ChaosRun(path, folder / f"seed-{number}", subject.session, subject.steps, _ignore, stop).run(number)
         judge(result, subject.session, undisturbed)
         if not result.problems:
             shutil.rmtree(result.state)
@@ -96,12 +99,18 @@ def campaign(path: Path, state: Path, output: str, *, seed: int | None, runs: in
 
     results = []
     with ThreadPoolExecutor(jobs) as pool, _progress(runs) as advance:
-        for future in as_completed([pool.submit(one, number) for number in range(base, base + runs)]):
-            result = future.result()
-            results.append(result)
-            advance()
-            for problem in result.problems:
-                click.echo(f"seed {result.seed}: {problem}", err=True)
+        futures = [pool.submit(one, number) for number in range(base, base + runs)]
+        try:
+            for future in as_completed(futures):
+                result = future.result()
+                results.append(result)
+                advance()
+                for problem in result.problems:
+                    click.echo(f"seed {result.seed}: {problem}", err=True)
+        except BaseException:
+            stop.set()  # interrupted: end the runs that go on, begin no more
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     failed = [result for result in results if result.problems]
     for result in failed:
         click.echo(f"replay: durable run --chaos --seed {result.seed} {path}     kept: {result.state}", err=True)
@@ -150,9 +159,8 @@ def _subject(path: Path) -> Subject:
 
 def _fresh(folder: Path, subject: Subject) -> Path:
     """An empty folder; what an earlier run with the same seed left is removed, unless that one is still at work."""
-    for home in (session_home(state, subject.session) for state in (folder / "killed", folder / "undisturbed")):
-        if home.path.exists():
-            Lock(home).release()
+    for path in folder.glob(f"*/{subject.session}"):
+        Lock(Home(path)).release()
     shutil.rmtree(folder, ignore_errors=True)
     return folder
 

@@ -42,12 +42,21 @@ class Result:
 
 
 class ChaosRun:
-    def __init__(self, path: Path, state: Path, session: str, steps: int, show: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        state: Path,
+        session: str,
+        steps: int,
+        show: Callable[[Event], None],
+        stop: threading.Event | None = None,
+    ) -> None:
         self._path = path
         self._state = state
         self._session = session
         self._steps = steps
         self._show = show
+        self._stop = stop or threading.Event()
         self._home = session_home(state, session)
         self._follower = history.Follower(self._home, session)
         self._step = 0
@@ -71,8 +80,8 @@ class ChaosRun:
                 if faults and self._due(faults[0]):
                     fault = faults.pop(0)
                     coordinator = self._kill(fault, coordinator, result)
-                if time.monotonic() - began > RUN_SECONDS_MAX:
-                    result.problems.append(f"not finished after {RUN_SECONDS_MAX:.0f} s")
+                if self._stop.is_set() or time.monotonic() - began > RUN_SECONDS_MAX:
+                    result.problems.append(f"not finished after {time.monotonic() - began:.0f} s")
                     break
                 time.sleep(_POLL_SECONDS)
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any
 
@@ -60,6 +61,10 @@ def _run(command: click.Command, name: str) -> None:
         sys.exit(error.exit_code)
     except click.Abort:
         sys.exit(130)
+    except BrokenPipeError:
+        # Nobody reads any more; what is left in the buffer must not fail a second time at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

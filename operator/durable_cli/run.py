@@ -61,7 +61,7 @@ def watch(path: Path, state: Path, output: str) -> int:
         ended = coordinator.run(stop)
         for one in ended:
             _conclude(one, state, shown)
-    if stop.is_set():
+    if stop.is_set() and not all(one.finished for one in ended):
         click.echo("stopped; the same command goes on", err=True)
         return 130
     return 0 if all(one.succeeded or not one.finished for one in ended) else 1
@@ -84,8 +84,8 @@ def _conclude(ended: Ended, state: Path, shown: Screen) -> None:
     home = session_home(state, ended.session)
     if ended.answer:
         shown.say(f"answer: {ended.answer}")
-    if not ended.finished and ended.reason != "Pending":
-        shown.say(f"{ended.session} is not finished: go on with `durable resume {ended.session}` and the same command")
+    if ended.suspended:
+        shown.say(f"{ended.session} is suspended: go on with `durable resume {ended.session}` and the same command")
     if ended.finished and not ended.succeeded:
         print(f"error: {ended.session}: {ended.reason}: {ended.message}", file=sys.stderr)
     shown.say(f"workspace: {_shown(home.workspace)}     log: {_shown(home.log)}")

@@ -123,7 +123,8 @@ def _space_possible_here(spec: SpaceSpec, where: str) -> None:
 
 def admit(state: Path, wanted: Wanted, store: Store) -> Record:
     """Create the session, or bring its spec up to date. Raise UsageError for a change of what is immutable."""
-    spec = wanted.manifest.spec
+    # Nobody is there to delete a finished session after a time: here it stays until `durable delete`.
+    spec = replace(wanted.manifest.spec, ttl_seconds_after_finished=None)
     record = store.read(KIND, wanted.manifest.name)
     if record is None:
         return store.create(KIND, wanted.manifest.name, msgspec.json.encode(spec).decode())

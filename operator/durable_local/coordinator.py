@@ -37,6 +37,7 @@ class Ended:
 
     session: str
     finished: bool  # False: stopped before its end, or suspended
+    suspended: bool
     succeeded: bool
     reason: str
     message: str
@@ -162,6 +163,7 @@ class Coordinator:
         ended = Ended(
             session=session.name,
             finished=is_true(status.conditions, "Finished"),
+            suspended=is_true(status.conditions, "Suspended"),
             succeeded=is_true(status.conditions, "Succeeded"),
             reason=verdict.reason if verdict is not None else "Pending",
             message=verdict.message if verdict is not None else "",
@@ -193,6 +195,8 @@ class Coordinator:
             for session in self._sessions:
                 session.watch()
             time.sleep(TURN_SECONDS)
+        for session in self._sessions:
+            session.release()
         for space in self._spaces.values():
             space.stop()
         self._open.close()

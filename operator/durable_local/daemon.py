@@ -124,7 +124,7 @@ class Daemon:
             time.sleep(0.02)
         self._listening, self._noticed = False, self._run
         if self._keeper is not None:
-            self._keeper.wait()
+            process.release(self._keeper)
 
     def _start(self, environ: Mapping[str, str], epoch_floor: int) -> None:
         folder = self._home.generation(self._generation).absolute()

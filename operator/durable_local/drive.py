@@ -131,10 +131,5 @@ class Drive:
         return report if report is not None and report.epoch == self.epoch else None
 
 
-def running_drives(home: Home) -> list[int]:
-    """Epochs whose driver still runs, of all that this home ever had."""
-    return [epoch for epoch in home.epochs_seen() if process.look(home.drive(epoch)).life is Life.RUNNING]
-
-
 def report_path(home: Home, epoch: int) -> Path:
     return home.drive(epoch).absolute() / "report"

@@ -22,6 +22,7 @@ import time
 PR_SET_PDEATHSIG = 1
 ALREADY_CLAIMED = 3
 EXEC_FAILED = 127
+_FOR_THE_CHILD = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def start_time(pid: int) -> int:
@@ -73,9 +74,11 @@ def _become(command: list[str], recorded: int, keeper: int, home: str) -> None:
             os._exit(EXEC_FAILED)
         for fd, name in ((0, os.devnull), (1, "stdout"), (2, "stderr")):
             os.dup2(os.open(name, os.O_RDONLY if fd == 0 else os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), fd)
-        for ignored in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(ignored, signal.SIG_DFL)
         os.chdir(home)
+        for number in _FOR_THE_CHILD:
+            signal.signal(number, signal.SIG_DFL)
+        # One that came meanwhile was held back, not lost: it ends this process here, and is recorded as its end.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _FOR_THE_CHILD)
         os.execvp(command[0], command)
     except OSError as error:
         os.write(2, f"{command[0]}: {error.strerror}\n".encode())
@@ -85,8 +88,7 @@ def _become(command: list[str], recorded: int, keeper: int, home: str) -> None:
 
 def keep(folder: str, uid: str, command: list[str]) -> int:
     # Signals of a terminal or of a service manager are for the coordinator; it ends the child by its id.
-    for ignored in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        signal.signal(ignored, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _FOR_THE_CHILD)
     home = os.getcwd()
     os.chdir(folder)
     if not _take(os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), uid):

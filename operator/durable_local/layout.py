@@ -83,7 +83,7 @@ class Lock:
         """Raise UsageError if another coordinator has it, or the folder can't be used."""
         path = home.path / "lock"
         try:
-            home.path.mkdir(parents=True, exist_ok=True)
+            home.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise UsageError(

@@ -66,6 +66,17 @@ def wait_claimed(folder: Path, keeper: Keeper, seconds: float = 10.0) -> None:
         time.sleep(0.002)
 
 
+def release(keeper: Keeper, seconds: float = 2.0) -> None:
+    """Wait for a keeper whose child is over. One that stays (its folder was removed, so nobody could find the child) is
+    ended, and its child ends with it.
+    """
+    try:
+        keeper.wait(seconds)
+    except subprocess.TimeoutExpired:
+        keeper.kill()
+        keeper.wait()
+
+
 def look(folder: Path) -> ChildFacts:
     """What is known of the child of `folder`, from its records and its lock. Never blocks, changes nothing."""
     claim = _read(folder / "claim")

@@ -19,10 +19,11 @@ from durable_coordinator.session import plan_session
 from durable_coordinator.spec_session import SessionSpec
 from durable_coordinator.status import SessionStatus, condition, from_dict, is_true, to_dict
 from durable_local import process
-from durable_local.drive import Drive, report_path, running_drives
+from durable_local.drive import Drive, report_path
 from durable_local.environment import DriveTold, driver_environment
 from durable_local.events import Listener, now_event
 from durable_local.layout import Home
+from durable_local.process import Life
 from durable_local.spaces import INSTALL, SpaceRunner, SpaceView
 from durable_local.store import Record, Store
 
@@ -71,6 +72,7 @@ class SessionRunner:
         self._environ = environ
         self._listener = listener
         self._drives: dict[int, Drive] = {}
+        self._over: set[int] = set()
         self._keepers: list[process.Keeper] = []
         last = self.status().last_exit
         self._told_exit = last.epoch if last is not None else 0
@@ -130,14 +132,29 @@ class SessionRunner:
     def driving(self) -> list[Drive]:
         """Drivers that run now, of whatever epoch."""
         uid = self.read().uid
-        return [self._drive(uid, epoch) for epoch in running_drives(self.home)]
+        return [self._drive(uid, epoch) for epoch in self._running()]
+
+    def release(self) -> None:
+        """Called when no driver is left to run: nothing of this process's own stays behind either."""
+        for keeper in self._keepers:
+            process.release(keeper)
+
+    def _running(self) -> list[int]:
+        """Epochs whose driver runs. One that has ended never runs again, so it is looked at no more."""
+        found = []
+        for epoch in self.home.epochs_seen():
+            if epoch not in self._over:
+                life = process.look(self.home.drive(epoch)).life
+                found += [epoch] if life is Life.RUNNING else []
+                self._over |= {epoch} if life in (Life.ENDED, Life.GONE) else set()
+        return found
 
     def _drive(self, owner_uid: str, epoch: int) -> Drive:
         return self._drives.setdefault(epoch, Drive(self.home, self.name, owner_uid, epoch))
 
     def _drivers(self, uid: str, epoch: int, stall: float) -> tuple[DriverFacts | None, tuple[DriverFacts, ...]]:
         present = self._drive(uid, epoch).facts(stall) if epoch else None
-        others = (self._drive(uid, other).facts(stall) for other in running_drives(self.home) if other != epoch)
+        others = (self._drive(uid, other).facts(stall) for other in self._running() if other != epoch)
         return present, tuple(facts for facts in others if facts is not None)
 
     def _act(self, action: SessionAction, plan: SessionPlan, view: SessionView) -> None:

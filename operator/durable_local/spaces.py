@@ -10,7 +10,7 @@ import msgspec
 
 from durable_base.crash import crash_point
 from durable_coordinator.actions import DeletePod, PlaceSpace, SpaceAction, SpacePlan, WakeSession, WriteStatus
-from durable_coordinator.facts import HolderFacts, SpaceFacts, Waiter
+from durable_coordinator.facts import DaemonFacts, HolderFacts, SpaceFacts, Waiter
 from durable_coordinator.space import plan_space
 from durable_coordinator.spec_space import SpaceSpec
 from durable_coordinator.status import SpaceStatus, from_dict, to_dict
@@ -21,6 +21,7 @@ from durable_local.layout import Home
 from durable_local.store import Record, Store
 
 KIND = "DurableSpace"
+_ASK_SECONDS = 1.0
 INSTALL = "local"  # whoever drives from a state folder is the one install that ever does
 
 
@@ -55,6 +56,8 @@ class SpaceRunner:
         self._daemon: Daemon | None = None
         self._generation = 0
         self._failing_since: float | None = None
+        self._info: DaemonFacts | None = None
+        self._asked_at = 0.0  # monotonic; 0: never, or a driver has run since
         # What its session knew of a former Space of this name (rule 38); set before the first read.
         self.generation_before = 0
         self.epoch_before = 0
@@ -84,7 +87,9 @@ class SpaceRunner:
             return None
         status = from_dict(SpaceStatus, msgspec.json.decode(record.status))
         daemon = self._daemon_of(status.generation, record)
-        info = daemon.info() if daemon is not None and ask else None
+        info = self._ask(daemon) if daemon is not None and ask else None
+        if not ask:
+            self._asked_at = 0.0
         if daemon is None or info is not None or not ask:
             self._failing_since = None
         elif self._failing_since is None:
@@ -146,7 +151,14 @@ class SpaceRunner:
             spec = msgspec.json.decode(record.spec, type=SpaceSpec)
             self._daemon = Daemon(self.home, self.name, generation, spec, self._listener)
             self._generation = generation
+            self._info = None
         return self._daemon
+
+    def _ask(self, daemon: Daemon) -> DaemonFacts | None:
+        """GetInfo, not at every turn of a long wait: its floor moves only while a driver runs."""
+        if self._info is None or time.monotonic() - self._asked_at > _ASK_SECONDS or not self._asked_at:
+            self._info, self._asked_at = daemon.info(), time.monotonic()
+        return self._info
 
     def _act(self, action: SpaceAction, plan: SpacePlan, view: SpaceView) -> None:
         match action:

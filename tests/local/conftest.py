@@ -133,3 +133,9 @@ def local(tmp_path: Path) -> Iterator[Local]:
         yield one
     finally:
         one.close()
+
+
+@pytest.fixture
+def double() -> str:
+    """The path of the program in the driver's place."""
+    return str(DOUBLE)

@@ -159,7 +159,7 @@ def test_a_second_coordinator_is_refused(local: "Local") -> None:
 def test_an_interrupted_run_stops_cleanly_and_goes_on_without_counting(local: "Local") -> None:
     local.manifest("e1=step wait", "e2=settle")
     first = local.start()
-    local.until(lambda: first.told("session.ready", reason="Driving"))
+    local.until(lambda: local.driver_runs(1))
     first.child.send_signal(signal.SIGINT)
     assert first.end() == 130
     assert local.leftovers() == []
@@ -171,7 +171,7 @@ def test_an_interrupted_run_stops_cleanly_and_goes_on_without_counting(local: "L
 def test_a_suspended_session_ends_its_driver_and_resumes(local: "Local") -> None:
     local.manifest("e1=step wait", "e2=settle")
     first = local.start()
-    local.until(lambda: first.told("session.ready", reason="Driving"))
+    local.until(lambda: local.driver_runs(1))
     local.command("suspend", "s")
     assert first.end() == 0
     assert local.condition("Suspended")["status"] == "True"
