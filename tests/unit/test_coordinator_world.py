@@ -290,6 +290,10 @@ class World:
             f"epoch {action.epoch} started twice, knowingly"
         )
         assert action.epoch <= session.status.epoch, "started before its epoch was written"
+        if work.space_version == self.space_version:
+            assert self.space.holder is not None
+            assert self.space.holder.uid == session.uid, "started without the lease"
+            assert self.space.epoch == action.epoch, "started below the Space's epoch"
         if action.epoch == session.status.epoch:
             last = session.status.last_exit
             assert last is None or last.epoch < action.epoch, "started although its end is recorded"
