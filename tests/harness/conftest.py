@@ -1,10 +1,10 @@
 """Harness tests: real SQLite files, and drives in child processes that are killed at named points."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,6 @@ from durable_harness.inspect import CallView
 from durable_harness.records import Entry
 
 CHILD = Path(__file__).with_name("drive_child.py")
-DEADLINE_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -24,30 +23,37 @@ class Ended:
 
     code: int  # of the process; negative: killed by that signal
     answer: str | None
-    error: str
+    error: str | None
 
     @property
     def killed(self) -> bool:
         return self.code == -signal.SIGKILL
 
 
+@pytest.fixture(scope="session")
+def drive_server() -> Iterator[subprocess.Popen[str]]:
+    """Forks a process for each drive: what takes long, the imports, is done once."""
+    server = subprocess.Popen(
+        [sys.executable, "-B", str(CHILD)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    )
+    with server:
+        yield server
+        server.stdin.close()
+
+
 class Drives:
     """One log, driven by one child process after the other."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, server: subprocess.Popen[str]) -> None:
         self.folder = folder
         self.path = folder / "log.db"
+        self._server = server
 
     def drive(self, scenario: str, *, kill_at: str = "", attempt: int | None = None, act: str = "") -> Ended:
-        """Drive to the end, or to where `kill_at` (DURABLE_CRASH) or `act` (scenario specific) has it die."""
-        environment = {**os.environ, "DURABLE_CRASH": kill_at, "ACT": act}
-        arguments = [sys.executable, "-B", str(CHILD), scenario, str(self.folder), str(attempt or "")]
-        done = subprocess.run(
-            arguments, env=environment, capture_output=True, text=True, timeout=DEADLINE_SECONDS, check=False
-        )
-        lines = done.stdout.splitlines()
-        answer = json.loads(lines[-1])["answer"] if lines and done.returncode == 0 else None
-        return Ended(done.returncode, answer, done.stderr)
+        """Drive to the end, or to where `kill_at` (as DURABLE_CRASH) or `act` (scenario specific) has it die."""
+        order = {"scenario": scenario, "folder": str(self.folder), "attempt": attempt, "kill_at": kill_at, "act": act}
+        self._server.stdin.write(json.dumps(order) + "\n")
+        return Ended(**json.loads(self._server.stdout.readline()))
 
     def effects(self) -> list[str]:
         """What tools and tasks did to the world, in order."""
@@ -69,5 +75,5 @@ class Drives:
 
 
 @pytest.fixture
-def drives(tmp_path: Path) -> Drives:
-    return Drives(tmp_path)
+def drives(tmp_path: Path, drive_server: subprocess.Popen[str]) -> Drives:
+    return Drives(tmp_path, drive_server)

@@ -1,6 +1,8 @@
-"""One drive in a process of its own: `drive_child.py SCENARIO FOLDER [ATTEMPT]`. Prints {"answer": ...} when it is through.
+"""Drives, each in a process of its own, forked from this one (which has imported everything once, and runs nothing itself).
 
-The world outside the log is two files in FOLDER: `effects` (a word per effect) and `requests` (a line per model request).
+A line on stdin asks for one: {"scenario", "folder", "attempt", "kill_at", "act"}; a line on stdout tells how it ended: {"code",
+"answer", "error"}, a negative code being the signal that killed it. The world outside the log is two files in the folder:
+`effects` (a word per effect) and `requests` (a line per model request).
 """
 
 import asyncio
@@ -8,18 +10,20 @@ import json
 import os
 import signal
 import sys
+import traceback
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
+from durable_base import crash
 from durable_harness import Agent, Harness, RetryPolicy, Settings, ToolApi, sqlite, tool
 from durable_harness.models import Final, Message, ModelError, ModelRequest, Partial, ToolCallPart, Usage
 from durable_harness.records import Outcome, Running, Task, TaskState, Terminal
 from durable_harness.session import Tx
 from durable_harness.tasks import TaskDefinition, TaskRuntime
 
-SCENARIO, FOLDER = sys.argv[1], Path(sys.argv[2])
-ATTEMPT = int(sys.argv[3]) if len(sys.argv) > 3 and sys.argv[3] else None
-ACT = os.environ.get("ACT", "")
+SCENARIO, FOLDER, ACT = "", Path(), ""  # of this drive; set in its process
+ATTEMPT: int | None = None
 
 
 def append(name: str, line: str) -> None:
@@ -29,11 +33,6 @@ def append(name: str, line: str) -> None:
 
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def times(word: str) -> int:
-    file = FOLDER / "effects"
-    return file.read_text().split().count(word) if file.exists() else 0
 
 
 # tools: each leaves its word in `effects`; ACT=die:<word> kills the process behind the first such effect
@@ -168,4 +167,41 @@ async def main() -> str:
         return (await submission.wait()).text
 
 
-sys.stdout.write(json.dumps({"answer": asyncio.run(main())}) + "\n")
+def drive(order: dict[str, Any]) -> None:
+    """In the forked process: never returns."""
+    global SCENARIO, FOLDER, ATTEMPT, ACT
+    SCENARIO, FOLDER, ATTEMPT, ACT = order["scenario"], Path(order["folder"]), order["attempt"], order["act"]
+    code = 1
+    try:
+        crash.arm(order["kill_at"])
+        (FOLDER / "answer").write_text(asyncio.run(main()))
+        code = 0
+    except BaseException:
+        (FOLDER / "error").write_text(traceback.format_exc())
+    finally:
+        os._exit(code)
+
+
+def read_and_remove(file: Path) -> str | None:
+    if not file.exists():
+        return None
+    text = file.read_text()
+    file.unlink()
+    return text
+
+
+if __name__ == "__main__":
+    for line in sys.stdin:
+        order = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            drive(order)
+        _, status = os.waitpid(pid, 0)
+        folder = Path(order["folder"])
+        ended = {
+            "code": os.waitstatus_to_exitcode(status),
+            "answer": read_and_remove(folder / "answer"),
+            "error": read_and_remove(folder / "error"),
+        }
+        sys.stdout.write(json.dumps(ended) + "\n")
+        sys.stdout.flush()

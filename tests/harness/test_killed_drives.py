@@ -1,5 +1,7 @@
 """Drives killed at every point where something has become true: the next drive ends as if it had not happened."""
 
+import random
+
 import pytest
 
 STORY_ANSWER = "It is done."
@@ -19,8 +21,8 @@ POINTS = [
     "harness.result_committed",
     "harness.result_committed:3",
     "harness.partial_committed",
-    *(f"log.before_commit:{n}" for n in (1, 2, 3, 4, 5, 8, 11, 14)),
-    *(f"log.committed:{n}" for n in (1, 2, 6, 9, 12)),
+    *(f"log.before_commit:{n}" for n in range(1, 17)),
+    *(f"log.committed:{n}" for n in range(1, 17)),
 ]
 
 
@@ -59,6 +61,19 @@ def test_killed_again_during_the_recovery(drives, point: str) -> None:
     assert drives.drive("story", kill_at=first).killed
     assert drives.drive("story", kill_at=point).killed, f"{point} was never reached"
     assert drives.drive("story").answer == STORY_ANSWER
+    check_story(drives)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_killed_again_and_again(drives, seed: int) -> None:
+    """At random commits, until a drive comes through: recoveries of recoveries. (One counted attempt: nothing is parked.)"""
+    chance = random.Random(seed)
+    for _ in range(30):
+        point = chance.choice(["log.before_commit", "log.committed"])
+        ended = drives.drive("story", kill_at=f"{point}:{chance.randint(1, 6)}", attempt=1)
+        if not ended.killed:
+            break
+    assert ended.answer == STORY_ANSWER, ended.error
     check_story(drives)
 
 
