@@ -7,8 +7,7 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,8 +85,7 @@ class Commands:
         self._open_max = open_max
         self._free_bytes = free_bytes
         self._make_cgroup = make_cgroup
-        self._reserving: dict[str, threading.Lock] = {}
-        self._reserving_guard = threading.Lock()
+        self._turns = [threading.Lock() for _ in range(64)]
         self._settled: dict[int, Observed] = {}  # what can't change any more, read once
 
     def folder(self, seq: int) -> str:
@@ -157,7 +155,7 @@ class Commands:
 
         Call it inside `gate.change`: no floor rises between the check of the caller and the row.
         """
-        with self._one_at_a_time(request_id):
+        with self._turn(request_id):
             return self._reserve(request_id, tag, config, owner)
 
     def _reserve(self, request_id: str, tag: str, config: CommandConfig, owner: Floor) -> tuple[Row, bool]:
@@ -197,7 +195,8 @@ class Commands:
                 "keep_bytes": min(config.keep_bytes or self._keep_bytes, self._keep_bytes),
                 "cgroup": self._make_cgroup(row.seq),
             }
-            write_atomic(os.path.join(folder, layout.SPEC), json.dumps(spec).encode(), sync=False)
+            with self._turn(row.request_id):
+                write_atomic(os.path.join(folder, layout.SPEC), json.dumps(spec).encode(), sync=False)
         except OSError as error:
             raise disk_full(f"{self.data}: {error.strerror}: free some space") from None
 
@@ -216,21 +215,16 @@ class Commands:
             if int(entry.name, 16) not in self.ledger.rows:
                 shutil.rmtree(entry, ignore_errors=True)
 
-    @contextmanager
-    def _one_at_a_time(self, request_id: str) -> Iterator[None]:
-        """Two requests with one id at the same moment make one row; requests with other ids share a sync meanwhile."""
-        with self._reserving_guard:
-            lock = self._reserving.setdefault(request_id, threading.Lock())
-        with lock:
-            yield
-            with self._reserving_guard:
-                self._reserving.pop(request_id, None)
+    def _turn(self, request_id: str) -> threading.Lock:
+        """Two requests with one id at the same moment make one row; those with other ids share a sync meanwhile."""
+        return self._turns[hash(request_id) % len(self._turns)]
 
     def _need_room(self) -> None:
         if len(self.ledger.rows) >= self._rows_max:
             raise limit(f"the ledger holds {self._rows_max} rows: Forget finished conversations, or raise --rows-max")
-        if sum(1 for row in self.ledger.rows.values() if row.seq not in self._settled) >= self._open_max:
-            running = len(self.open())
+        unsettled = [row for row in list(self.ledger.rows.values()) if row.seq not in self._settled]
+        if len(unsettled) >= self._open_max:
+            running = sum(1 for row in unsettled if not self.observe(row).state.final)
             if running >= self._open_max:
                 raise limit(f"{running} commands are open: end some, or raise --open-commands-max")
         space = os.statvfs(self.data)

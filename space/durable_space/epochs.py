@@ -111,10 +111,12 @@ class Epochs:
         try:
             with self._gate.raising(), claims.exclusive(self._data):
                 verdict = decide(self._commands.open(), floor, adopt, bar=bar, everything=everything)
-                self._ledger.decide(verdict)
-                crash_point("epoch.ledger_synced")
-                self._gate.floor = floor
-                claims.write_rule(self._data, self._ledger.rule)
+                if bar or verdict.changes_rows:
+                    self._ledger.decide(verdict)
+                    crash_point("epoch.ledger_synced")
+                    self._gate.floor = floor
+                    claims.write_rule(self._data, self._ledger.rule)
+                    crash_point("epoch.floor_synced")
         except TimeoutError as error:
             raise Refused(
                 Code.FAILED_PRECONDITION,
@@ -122,7 +124,6 @@ class Epochs:
                 f"{error}: end it, or replace the Space",
                 condition="ProofFailed",
             ) from None
-        crash_point("epoch.floor_synced")
         self._wake()
         seen = self._commands.all()
         targets = [one for one in seen if self._must_end(one, floor, everything)]

@@ -51,6 +51,10 @@ class Verdict:
     never_started: frozenset[int] = frozenset()
     adopted: frozenset[int] = frozenset()
 
+    @property
+    def changes_rows(self) -> bool:
+        return bool(_touched(self))
+
 
 class Ledger:
     """Thread-safe. `rows`, `floor`, `seq` and `rule` are what is on disk, never ahead of it."""

@@ -22,7 +22,7 @@ import grpc
 from google.protobuf.any_pb2 import Any as AnyMessage
 
 from durable_protocol.cua.env.v1 import process_pb2 as cua
-from durable_protocol.cua.env.v1.common_pb2 import ErrorInfo
+from durable_protocol.cua.env.v1.common_pb2 import ErrorInfo, ErrorReason
 from durable_protocol.cua.env.v1.filesystem_pb2_grpc import FilesystemServiceStub
 from durable_protocol.cua.env.v1.process_pb2_grpc import ProcessServiceStub
 from durable_protocol.cua.env.v1.system_pb2_grpc import SystemServiceStub
@@ -201,7 +201,8 @@ def _events(stream: Any) -> Iterator[cua.ProcessEvent]:
 def error_info(error: grpc.RpcError) -> ErrorInfo:
     """The details that came with a refusal; empty if none did."""
     info = ErrorInfo()
-    for name, raw in error.trailing_metadata() or ():  # type: ignore[attr-defined]  # of grpc.Call, which every error here is
+    metadata: Any = error.trailing_metadata()  # of grpc.Call, which every error of a call is
+    for name, raw in metadata or ():
         if name == "grpc-status-details-bin":
             for number, value in _fields(raw):
                 if number == 3:
@@ -209,8 +210,33 @@ def error_info(error: grpc.RpcError) -> ErrorInfo:
     return info
 
 
-def condition(error: grpc.RpcError) -> str:
-    return error_info(error).metadata.get("condition", "")
+@dataclass(frozen=True)
+class Refusal:
+    code: str  # name of the gRPC status
+    condition: str
+    reason: str  # of ErrorInfo, without its prefix
+    metadata: dict[str, str]
+    message: str
+
+
+def refusal(call: Callable[[], object]) -> Refusal:
+    """What `call` is refused with; a stream is read to its end. AssertionError: it was not refused."""
+    try:
+        answer = call()
+        if isinstance(answer, Iterator):
+            for _ in answer:
+                pass
+    except grpc.RpcError as error:
+        info = error_info(error)
+        code: Any = error.code()
+        return Refusal(
+            code.name,
+            info.metadata.get("condition", ""),
+            ErrorReason.Name(info.reason).removeprefix("ERROR_REASON_"),
+            dict(info.metadata),
+            info.message,
+        )
+    raise AssertionError(f"not refused: {answer}")
 
 
 def _fields(raw: bytes) -> Iterator[tuple[int, bytes]]:

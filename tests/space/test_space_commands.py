@@ -1,0 +1,317 @@
+"""Commands over the wire: start, repeat, attach, signal, record. One daemon for all; every test has its own request ids."""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from durable_base.command import command_hash
+from durable_protocol.cua.env.v1 import process_pb2 as cua
+from durable_protocol.durable.space.v1 import space_pb2 as durable
+from durable_protocol.durable.space.v1 import workspace_pb2 as workspace
+from durable_space.testing import Client, LocalDaemon, collect, refusal, until
+
+
+def record(client: Client, request_id: str) -> cua.ExecRecord:
+    response = client.call(client.processes.GetExecRecord, cua.GetExecRecordRequest(request_id=request_id))
+    found: cua.ExecRecord = response.record
+    return found
+
+
+def test_output_and_exit_status_arrive(shared: Client) -> None:
+    outcome = shared.run("plain", "echo one; echo two >&2; exit 3")
+    assert (outcome.stdout, outcome.stderr, outcome.end.exit_code) == (b"one\n", b"two\n", 3)
+    assert outcome.start.pid > 0
+    assert not outcome.start.deduplicated
+    assert outcome.end.HasField("exit_code")
+
+
+def test_same_id_again_replays_and_runs_nothing(shared: Client, shared_daemon: LocalDaemon) -> None:
+    first = shared.run("once", "echo ran >> once.txt; echo done")
+    again = shared.run("once", "echo ran >> once.txt; echo done")
+    assert again.start.deduplicated
+    assert (again.stdout, again.end.exit_code, again.start.pid) == (b"done\n", 0, first.start.pid)
+    assert (shared_daemon.workspace / "once.txt").read_text() == "ran\n"
+
+
+def test_same_id_with_another_command_is_refused(shared: Client, shared_daemon: LocalDaemon) -> None:
+    """Nothing runs, whichever field differs."""
+    shared.run("mine", "true")
+    for changed in (
+        lambda: shared.start("mine", "touch other"),
+        lambda: shared.start("mine", "true", env={"A": "b"}),
+        lambda: shared.start("mine", "true", cwd="/"),
+        lambda: shared.start("mine", "true", timeout=5),
+    ):
+        told = refusal(changed)
+        assert (told.code, told.condition) == ("ALREADY_EXISTS", "CommandMismatch")
+    assert not (shared_daemon.workspace / "other").exists()
+
+
+def test_two_callers_with_one_id_at_once_start_one_command(shared: Client, shared_daemon: LocalDaemon) -> None:
+    outcomes: list[bytes] = []
+
+    def call() -> None:
+        outcomes.append(shared.run("raced", "echo x >> raced.txt; sleep 0.2; echo y").stdout)
+
+    threads = [threading.Thread(target=call) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcomes == [b"y\n"] * 6
+    assert (shared_daemon.workspace / "raced.txt").read_text() == "x\n"
+
+
+def test_attach_reads_from_any_offset_while_it_runs_and_after(shared: Client) -> None:
+    events = shared.start("follow", "printf 0123456789; read line; printf abcdef", stdin=True)
+    live = shared.attach("follow", 4)
+    selector = cua.ProcessSelector(tag="follow")
+    shared.call(
+        shared.processes.SendInput, cua.SendInputRequest(process=selector, input=cua.ProcessInput(stdin=b"go\n"))
+    )
+    assert collect(live).stdout == b"456789abcdef"
+    assert collect(events).stdout == b"0123456789abcdef"
+    for offset in (0, 9, 10, 15, 16):
+        assert collect(shared.attach("follow", offset)).stdout == b"0123456789abcdef"[offset:]
+
+
+def test_attach_never_starts_anything(shared: Client) -> None:
+    """Rule 12."""
+    told = refusal(lambda: shared.attach("unheard-of"))
+    assert (told.code, told.reason) == ("NOT_FOUND", "PROCESS_NOT_FOUND")
+    assert shared.lookup("unheard-of") == []
+
+
+def test_cat_reads_stdin_until_it_is_closed(shared: Client) -> None:
+    events = shared.start("cat", ["cat"], stdin=True)
+    selector = cua.ProcessSelector(tag="cat")
+
+    def send(data: bytes, sequence: int) -> cua.SendInputResponse:
+        message = cua.ProcessInput(stdin=data)
+        request = cua.SendInputRequest(process=selector, input=message, sequence=sequence, writer_id="w")
+        response: cua.SendInputResponse = shared.call(shared.processes.SendInput, request)
+        return response
+
+    send(b"one ", 1)
+    assert send(b"one ", 1).duplicate
+    send(b"two", 2)
+    shared.call(shared.processes.CloseStdin, cua.CloseStdinRequest(process=selector))
+    assert collect(events).stdout == b"one two"
+
+
+def test_command_without_stdin_reads_nothing(shared: Client) -> None:
+    assert shared.run("no-stdin", ["cat"]).end.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "cwd", "text"),
+    [
+        (["no-such-program"], "", "executable not found"),
+        (["/etc/hostname-nope"], "", "executable not found"),
+        (["true"], "/no/such/folder", "does not exist"),
+    ],
+)
+def test_what_cannot_start_ends_with_an_error_and_no_status(
+    shared: Client, words: list[str], cwd: str, text: str
+) -> None:
+    outcome = shared.run(f"broken-{words[0]}-{cwd}", words, cwd=cwd)
+    assert text in outcome.end.error
+    assert not outcome.end.HasField("exit_code")
+    assert outcome.start.pid == 0
+    assert record(shared, f"broken-{words[0]}-{cwd}").state == cua.EXEC_STATE_EXITED
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_death_by_signal_is_told_as_such(shared: Client, number: signal.Signals) -> None:
+    end = shared.run(f"dies-{number}", f"kill -{int(number)} $$").end
+    assert (end.signal_number, end.signal_name) == (int(number), number.name.removeprefix("SIG"))
+    assert not end.HasField("exit_code")
+
+
+def test_deadline_ends_a_command(shared: Client) -> None:
+    begun = time.monotonic()
+    end = shared.run("slow", "sleep 60", timeout=0.3).end
+    assert end.timed_out
+    assert end.signal == cua.SIGNAL_TERM
+    assert 0.3 <= time.monotonic() - begun < 5
+
+
+def test_signal_reaches_the_group(shared: Client) -> None:
+    events = shared.start("signalled", "trap 'echo caught; exit 4' USR1; echo ready; while :; do sleep 0.05; done")
+    until(lambda: b"ready" in b"".join(piece.stdout for piece in record(shared, "signalled").tail))
+    request = cua.SignalProcessRequest(
+        process=cua.ProcessSelector(tag="signalled"), signal=cua.SIGNAL_USR1, process_group=True
+    )
+    shared.call(shared.processes.SignalProcess, request)
+    outcome = collect(events)
+    assert (outcome.end.exit_code, b"caught" in outcome.stdout) == (4, True)
+    told = refusal(lambda: shared.call(shared.processes.SignalProcess, request))
+    assert (told.code, told.reason) == ("FAILED_PRECONDITION", "PROCESS_NOT_FOUND")
+
+
+def test_commands_see_neither_secrets_nor_crash_points(make_daemon: Callable[..., LocalDaemon], tmp_path: Path) -> None:
+    environment = {"DURABLE_TOKEN": "hunter2", "CUA_ENV_TOKEN": "hunter2", "KEPT": "yes"}
+    client = make_daemon(environment=environment).start(crash="never.reached:9")
+    shown = client.run("env", ["env"], env={"OWN": "value", "DURABLE_ASKED": "1"}).stdout.decode()
+    assert "hunter2" not in shown
+    assert "DURABLE_CRASH" not in shown
+    assert {"KEPT=yes", "OWN=value", "DURABLE_ASKED=1"} <= set(shown.splitlines())
+    assert "SPACE_COMMAND_ID=" in shown
+
+
+def test_command_works_in_the_workspace_or_where_it_asks(shared: Client, shared_daemon: LocalDaemon) -> None:
+    assert shared.run("pwd", ["pwd"]).stdout.decode().strip() == str(shared_daemon.workspace)
+    (shared_daemon.workspace / "below").mkdir()
+    assert shared.run("pwd-below", ["pwd"], cwd="below").stdout.decode().strip().endswith("/below")
+    assert shared.run("pwd-root", ["pwd"], cwd="/").stdout == b"/\n"
+
+
+def test_background_process_with_the_pipes_does_not_hold_back_the_end(shared: Client) -> None:
+    begun = time.monotonic()
+    assert shared.run("leaves", "sleep 30 & echo parent").stdout == b"parent\n"
+    assert time.monotonic() - begun < 10
+    left = [
+        process
+        for process in shared.call(shared.workspace.Processes, workspace.ProcessesRequest()).processes
+        if process.request_id == "leaves"
+    ]
+    assert len(left) == 1
+    assert not left[0].command_running
+    assert left[0].cwd_inside
+
+
+def test_record_has_hash_size_and_tail(shared: Client) -> None:
+    shared.run("big", "head -c 200000 /dev/zero | tr '\\0' x; printf end")
+    found = record(shared, "big")
+    whole = b"x" * 200_000 + b"end"
+    assert found.output_bytes == len(whole)
+    assert found.output_sha256 == hashlib.sha256(whole).hexdigest()
+    assert b"".join(piece.stdout for piece in found.tail) == whole[-(64 << 10) :]
+    assert found.tail[0].offset == len(whole) - (64 << 10)
+
+
+def test_record_of_an_unknown_id_is_empty(shared: Client) -> None:
+    response = shared.call(shared.processes.GetExecRecord, cua.GetExecRecordRequest(request_id="unknown"))
+    assert not response.HasField("record")
+
+
+def test_lookup_tells_hash_boot_and_output(shared: Client, shared_daemon: LocalDaemon) -> None:
+    """Rule 6."""
+    shared.run("log/1:1:0@0", ["echo", "hi"], env={"A": "1"})
+    (found,) = shared.lookup("log/1:1:0")
+    assert found.command_hash == command_hash("echo", ["hi"], {"A": "1"}, "", "", None)
+    assert found.boot_id == shared_daemon.announced["boot"]
+    assert (found.request_id, found.output_bytes, found.end.exit_code) == ("log/1:1:0@0", 3, 0)
+    assert shared.state("log/1:1:0") == "exited"
+
+
+def test_list_tells_running_ones_and_ended_ones_on_request(shared: Client) -> None:
+    events = shared.start("listed-1", "sleep 20")
+    shared.run("listed-2", "true")
+
+    def tags(**options: bool) -> set[str]:
+        request = cua.ListProcessesRequest(tag_prefix="listed-", **options)
+        return {process.tag for process in shared.call(shared.processes.ListProcesses, request).processes}
+
+    assert tags() == {"listed-1"}
+    assert tags(include_exited=True) == {"listed-1", "listed-2"}
+    stop = cua.SignalProcessRequest(process=cua.ProcessSelector(tag="listed-1"), signal=cua.SIGNAL_KILL)
+    shared.call(shared.processes.SignalProcess, stop)
+    assert collect(events).end.signal_number == 9
+
+
+def test_output_beyond_the_limit_is_dropped_from_the_front_and_said_so(shared: Client) -> None:
+    made = 3 << 20
+    shared.start("chatty", f"head -c {made} /dev/zero", keep_bytes=512 << 10)
+    until(lambda: shared.state("chatty") == "exited")
+    (found,) = shared.lookup("chatty")
+    assert found.output_bytes == made
+    assert made - found.output_first >= 512 << 10
+    assert made - found.output_first < 1 << 20
+    told = refusal(lambda: shared.attach("chatty", 0))
+    assert (told.code, told.condition) == ("OUT_OF_RANGE", "OutputGone")
+    assert int(told.metadata["first_offset"]) == found.output_first
+    assert len(collect(shared.attach("chatty", found.output_first)).stdout) == made - found.output_first
+
+
+def test_streams_stay_apart_and_in_order(shared: Client) -> None:
+    """Every byte once, at its offset, whichever offset one starts from (collect checks for gaps)."""
+    script = "for i in 1 2 3 4 5; do echo out$i; sleep 0.02; echo err$i >&2; sleep 0.02; done"
+    outcome = shared.run("both", script)
+    assert outcome.stdout.split() == [b"out%d" % number for number in range(1, 6)]
+    assert outcome.stderr.split() == [b"err%d" % number for number in range(1, 6)]
+    for offset in range(0, 50, 7):
+        late = collect(shared.attach("both", offset))
+        assert len(late.stdout) + len(late.stderr) == 50 - offset
+
+
+def test_terminal_is_refused_as_unsupported(shared: Client) -> None:
+    request = cua.StartProcessRequest(config=cua.ProcessConfig(command="true"), pty=cua.PtyConfig(), request_id="pty")
+    told = refusal(lambda: shared.call(shared.processes.StartProcess, request))
+    assert (told.code, told.reason) == ("UNIMPLEMENTED", "FEATURE_UNSUPPORTED")
+    assert shared.lookup("pty") == []
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        cua.ProcessConfig(),
+        cua.ProcessConfig(command="a\0b"),
+        cua.ProcessConfig(command="true", env={"A=B": ""}),
+        cua.ProcessConfig(command="true", env={"": "x"}),
+    ],
+)
+def test_what_no_process_can_be_made_of_is_refused(shared: Client, config: cua.ProcessConfig) -> None:
+    request = cua.StartProcessRequest(config=config, request_id="impossible")
+    assert refusal(lambda: shared.call(shared.processes.StartProcess, request)).code == "INVALID_ARGUMENT"
+    assert shared.lookup("impossible") == []
+
+
+def test_limits_are_told_before_anything_starts(make_daemon: Callable[..., LocalDaemon]) -> None:
+    client = make_daemon("--open-commands-max", "1", "--rows-max", "2").start()
+    events = client.start("first", "sleep 20")
+    told = refusal(lambda: client.start("second", "true"))
+    assert (told.code, told.condition) == ("RESOURCE_EXHAUSTED", "LimitExceeded")
+    client.call(
+        client.processes.SignalProcess,
+        cua.SignalProcessRequest(process=cua.ProcessSelector(tag="first"), signal=cua.SIGNAL_KILL),
+    )
+    collect(events)
+    assert client.run("second", "true").end.exit_code == 0
+    assert "Forget" in refusal(lambda: client.start("third", "true")).message
+
+
+def test_full_disk_is_told_before_anything_starts(make_daemon: Callable[..., LocalDaemon]) -> None:
+    """The limit is set above what any disk has."""
+    daemon = make_daemon("--free-bytes-min", str(1 << 60))
+    client = daemon.start()
+    told = refusal(lambda: client.start("none", "touch ran"))
+    assert (told.code, told.reason) == ("RESOURCE_EXHAUSTED", "DISK_FULL")
+    assert client.lookup("none") == []
+    assert not (daemon.workspace / "ran").exists()
+
+
+def test_forget_drops_a_conversation_and_refuses_what_runs(space: Client, daemon: LocalDaemon) -> None:
+    space.run("log/1:1:0@0", "echo x")
+    space.run("other/1:1:0@0", "echo x")
+    events = space.start("log/1:2:0@0", "sleep 20")
+
+    def forget() -> int:
+        return int(space.call(space.ledger.Forget, durable.ForgetRequest(prefix="log/")).rows)
+
+    assert refusal(forget).condition == "StillRunning"
+    space.call(space.space.KillAll, durable.KillAllRequest())
+    collect(events)
+    assert forget() == 2
+    assert (space.lookup("log/1:1:0"), space.state("other/1:1:0")) == ([], "exited")
+    assert len(list((daemon.data / "commands").iterdir())) == 1
+    before = space.call(space.space.GetInfo, durable.GetInfoRequest()).ledger_seq
+    space = daemon.restart()
+    assert space.call(space.space.GetInfo, durable.GetInfoRequest()).ledger_seq == before == 3
