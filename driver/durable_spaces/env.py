@@ -142,7 +142,16 @@ class SpaceExecutionEnv:
         await self._space.files.create_dir(await self._changeable(path), recursive=recursive)
 
     async def remove(self, path: str, *, recursive: bool = False, force: bool = False) -> None:
-        await self._space.files.remove(await self._changeable(path), recursive=recursive, force=force)
+        target = await self._changeable(path)
+        if not recursive and await self._is_folder(target):  # the Space would take an empty one away
+            raise FileError("is_directory", target, "is a directory; remove it recursively")
+        await self._space.files.remove(target, recursive=recursive, force=force)
+
+    async def _is_folder(self, target: str) -> bool:
+        try:
+            return (await self._space.files.info(target)).kind == "directory"
+        except FileError:
+            return False
 
     async def temp_dir(self, prefix: str = "tmp-") -> str:
         await self._conduct.changing()
