@@ -15,7 +15,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar, overload
 
-from durable_harness import tx as transactions
+from durable_harness._drafts import Draft as Draft
+from durable_harness._drafts import current_value
 from durable_harness._state import LiveDocument, LiveState, load_state, replay
 from durable_harness.documents import Address, DocumentToken
 from durable_harness.errors import (
@@ -28,11 +29,10 @@ from durable_harness.errors import (
 from durable_harness.fence import Fence
 from durable_harness.records import ROOT_ID, ConversationRecord, Entry, SubmissionRecord, Task
 from durable_harness.storage import AppendEntry, Batch, EntryQuery, PutConversation, Storage, TaskQuery, Write
+from durable_harness.tx import Tx as Tx
 
 Json = Any
 T = TypeVar("T")
-Draft = transactions.Draft
-Tx = transactions.Tx
 log = logging.getLogger("durable_harness")
 
 _holder: contextvars.ContextVar[Tx | None] = contextvars.ContextVar("durable_harness_commit", default=None)
@@ -184,7 +184,7 @@ class Session:
         address = token.address(owner_id)
         if as_of is None:
             live = self._state.documents.get(address)
-            return None if live is None else transactions.current_value(token, live)
+            return None if live is None else current_value(token, live)
         if token.history != "rewindable":
             raise InvalidRecordError(f"document {token.kind} keeps only its latest value")
         stored_entry = await self.read(self._storage.entry(as_of))

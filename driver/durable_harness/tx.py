@@ -8,16 +8,15 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from durable_harness import _ops
-from durable_harness._json import copy_strict, encode, scrub_text
-from durable_harness._state import LiveDocument, LiveState, based, owned_by
-from durable_harness.documents import DELTAS_MAX, Address, DocumentToken
+from durable_harness._drafts import Draft, current_value
+from durable_harness._json import copy_strict, scrub_text
+from durable_harness._state import LiveDocument, LiveState, owned_by
+from durable_harness.documents import Address, DocumentToken
 from durable_harness.errors import InvalidRecordError, ReadAfterWriteError, TxClosedError
 from durable_harness.records import (
     ROOT_ID,
     Completing,
     ConversationRecord,
-    DocumentRecord,
     Edit,
     Entry,
     Pending,
@@ -28,8 +27,6 @@ from durable_harness.records import (
 )
 from durable_harness.storage import (
     AppendEntry,
-    ChangeDocument,
-    CreateDocument,
     EntryQuery,
     PutConversation,
     PutSubmission,
@@ -46,30 +43,6 @@ TEXT_MAX = 4000  # characters of an error that a record keeps
 
 class Reader(Protocol):
     async def __call__(self, request: Awaitable[T], /) -> T: ...
-
-
-class Draft:
-    """A document being changed. `value` is a detached copy: change it in place or assign; at the end of the callback it is
-    compared with the stored value. Raises TxClosedError once the callback has settled.
-    """
-
-    def __init__(self, token: DocumentToken, live: LiveDocument | None, value: Json) -> None:
-        self._token = token
-        self._live = live
-        self._value = value
-        self._closed = False
-
-    @property
-    def value(self) -> Json:
-        if self._closed:
-            raise TxClosedError(f"the draft of {self._token.kind} was used after its commit")
-        return self._value
-
-    @value.setter
-    def value(self, value: Json) -> None:
-        if self._closed:
-            raise TxClosedError(f"the draft of {self._token.kind} was used after its commit")
-        self._value = value
 
 
 class Tx:
@@ -110,10 +83,7 @@ class Tx:
             live = self._state.documents.get(address)
             if live is None:
                 self._check_owner(address)
-                draft = Draft(token, None, token.initial())
-            else:
-                draft = Draft(token, live, current_value(token, live))
-            self._drafts[address] = draft
+            draft = self._drafts[address] = Draft(token, live)
         return draft
 
     def peek(self, token: DocumentToken, owner_id: int = 0) -> Json:
@@ -138,7 +108,7 @@ class Tx:
             raise InvalidRecordError(f"document {address.kind}: there is none to retire")
         self._retired.add(address)
         if (draft := self._drafts.pop(address, None)) is not None:
-            draft._closed = True
+            draft.close()
 
     def _check_owner(self, address: Address) -> None:
         known = {
@@ -347,7 +317,7 @@ class Tx:
     def _seal(self) -> None:
         self._closed = True
         for draft in self._drafts.values():
-            draft._closed = True
+            draft.close()
 
     def _prepare(self) -> tuple[list[Write], dict[Address, LiveDocument]]:
         """The batch, and the documents as they are after it. Called once, sealed."""
@@ -356,7 +326,7 @@ class Tx:
         writes.extend(PutSubmission(record, record.id in self._created) for record in self._submissions.values())
         documents: dict[Address, LiveDocument] = {}
         for address, draft in self._drafts.items():
-            change = _change(address, draft, self._storage)
+            change = draft.change(address.owner_id, self._storage.mint_id)
             if change is not None:
                 write, documents[address] = change
                 writes.append(write)
@@ -369,12 +339,6 @@ class Tx:
             yield
         finally:
             self._seal()
-
-
-def current_value(token: DocumentToken, live: LiveDocument) -> Json:
-    if live.damage is not None:
-        raise live.damage
-    return token.upgrade(live.version, copy_strict(live.value, token.kind))
 
 
 def _scrubbed(text: str | None) -> str | None:
@@ -395,37 +359,3 @@ def _strict_task(task: Task) -> Task:
         return replace(task, state=replace(state, outcome=outcome))
     checkpoint = copy_strict(state.checkpoint, f"task {task.kind}: checkpoint")
     return replace(task, state=replace(state, checkpoint=checkpoint))
-
-
-def _change(address: Address, draft: Draft, storage: Storage) -> tuple[Write, LiveDocument] | None:
-    """None: unchanged. Creation and a change of version write a base; else the token's predicate decides."""
-    token, live = draft._token, draft._live
-    value = copy_strict(draft._value, f"document {token.kind}")
-    if live is None:
-        record = DocumentRecord(
-            id=storage.mint_id(),
-            kind=token.kind,
-            scope=token.scope,
-            owner_id=address.owner_id,
-            history=token.history,
-            fork=token.fork,
-        )
-        return CreateDocument(record, token.version, value), based(record, token.version, value)
-    record = live.record
-    if live.version == token.version:
-        ops = _ops.diff(live.value, value)
-        if not ops:
-            return None
-        deltas = live.deltas + 1
-        if token.checkpoint_when is not None:
-            base = bool(token.checkpoint_when(copy_strict(value), deltas))
-        else:
-            base = deltas > DELTAS_MAX or len(encode(ops)) >= live.base_size
-        if not base:
-            return ChangeDocument(record.id, "delta", token.version, ops), LiveDocument(
-                record, live.version, value, deltas, live.base_size
-            )
-    return (
-        ChangeDocument(record.id, "base", token.version, value),
-        based(record, token.version, value),
-    )
