@@ -133,7 +133,7 @@ def summary_line(results: Iterable[Result]) -> str:
 
 
 def _quantile(values: list[float], percent: int) -> str:
-    cuts = statistics.quantiles(values, n=100) if len(values) > 1 else values * 99
+    cuts = statistics.quantiles(values, n=100, method="inclusive") if len(values) > 1 else values * 99
     return duration(cuts[percent - 1]).replace(" ", "")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import Protocol
@@ -16,7 +17,7 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
-from durable_cli.story import Arguments, Line, Story
+from durable_cli.story import HOLD_SECONDS, Arguments, Line, Story
 from durable_local.events import Event
 
 _TONES = {"good": "green", "bad": "yellow", "quiet": "dim", "plain": ""}
@@ -38,10 +39,22 @@ class _Lines:
         self._story = story
         self._width = width
         self._began: float | None = None
+        self._lock = threading.Lock()
 
     def show(self, event: Event) -> None:
-        for line in self.lines(event):
-            click.echo(self.format(line))
+        with self._lock:
+            for line in self.lines(event):
+                click.echo(self.format(line))
+        if event.name == "driver.started":
+            # It may have been held back for what follows; should nothing follow, it is shown all the same.
+            timer = threading.Timer(HOLD_SECONDS + 0.1, self._show_waiting)
+            timer.daemon = True
+            timer.start()
+
+    def _show_waiting(self) -> None:
+        with self._lock:
+            for line in self._story.waiting(int(time.time() * 1000)):
+                click.echo(self.format(line))
 
     def say(self, text: str) -> None:
         click.echo(text)

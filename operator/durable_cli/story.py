@@ -21,6 +21,7 @@ _RECOVERIES = {
 }
 _QUIET = frozenset({"Driving", "Starting", "BackingOff", "Pending", "WaitingForSpace", "Finished", "Stopping"})
 _SUMMARY_MAX = 48
+HOLD_SECONDS = 1.0  # that a driver's start waits to be told with what it recovered
 
 # (session, step) -> what the call does, in a few words; "" if the log can't tell.
 Arguments = Callable[[str, int], str]
@@ -67,8 +68,9 @@ class Story:
         return lines
 
     def waiting(self, now_ms: int) -> list[Line]:
-        """Lines that have waited long enough for a second half."""
-        due = [session for session in self._sessions.values() if session.held and now_ms - session.held.at_ms > 1000]
+        """Lines that have waited long enough for a second half (`HOLD_SECONDS`)."""
+        old = now_ms - HOLD_SECONDS * 1000
+        due = [session for session in self._sessions.values() if session.held and session.held.at_ms < old]
         lines = [session.held for session in due if session.held is not None]
         for session in due:
             session.held = None
@@ -87,7 +89,10 @@ class Story:
         match event.name:
             case "driver.started":
                 session.running = "the driver starts"
-                session.held = line(epoch, "driver started")
+                if fields.get("resumed"):
+                    session.held = line(epoch, "driver started")
+                else:
+                    yield line(epoch, "driver started")
             case "recovery":
                 text = self._recovery(event, session)
                 held, session.held = session.held, None

@@ -21,13 +21,15 @@ from durable_coordinator.spec_session import SessionSpec
 from durable_coordinator.status import SessionStatus, condition, from_dict, is_true
 from durable_local import history
 from durable_local.apply import Wanted, admit
-from durable_local.events import Listener, now_event
+from durable_local.events import Event, Listener, now_event
 from durable_local.layout import Home, Lock, session_home, space_home
 from durable_local.sessions import KIND, SessionRunner
 from durable_local.spaces import INSTALL, SpaceRunner
 from durable_local.store import ConflictError, Record, Store
 
 TURN_SECONDS = 0.05
+_IDLE_TURN_SECONDS = 0.2  # while nothing happens: a step of an hour is not worth a core
+_BUSY_SECONDS = 2.0  # after something happened
 _STOP_SECONDS = 15.0  # above what a driver takes to reach a durable point
 
 
@@ -52,7 +54,8 @@ class Coordinator:
     def __init__(self, state: Path, wanted: Iterable[Wanted], environ: Mapping[str, str], listener: Listener) -> None:
         """Raise UsageError with nothing started: another coordinator, an unreadable folder, a spec that must not change."""
         self._state = state
-        self._listener = listener
+        self._listen = listener
+        self._told_at = time.monotonic()
         self._environ = dict(environ)
         self._open = contextlib.ExitStack()
         self._spaces: dict[Path, SpaceRunner] = {}
@@ -75,10 +78,15 @@ class Coordinator:
                 done = [self._turn(session) for session in self._sessions]
                 if all(done):
                     break
-                stop.wait(TURN_SECONDS)
+                busy = time.monotonic() - self._told_at < _BUSY_SECONDS
+                stop.wait(TURN_SECONDS if busy else _IDLE_TURN_SECONDS)
             return tuple(self._ended(session) for session in self._sessions)
         finally:
             self._stop()
+
+    def _listener(self, event: Event) -> None:
+        self._told_at = time.monotonic()
+        self._listen(event)
 
     def _admit(self, wanted: Wanted) -> None:
         name, namespace = wanted.manifest.name, wanted.manifest.namespace

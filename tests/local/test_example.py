@@ -47,11 +47,3 @@ def test_its_story_can_be_told_afterwards(chaos: tuple[Path, subprocess.Complete
     story = durable("describe", "fix-bug", "--state", state).stdout
     assert story.count("killed by signal 9\n") == 3
     assert "step 10" in durable("logs", "-f", "fix-bug", "--state", state).stdout
-
-
-def test_a_campaign_sums_up_and_keeps_nothing_that_succeeded(tmp_path: Path) -> None:
-    done = durable("run", "--chaos", "--runs", "1", "--seed", "21", str(EXAMPLE), "--state", str(tmp_path))
-    assert done.returncode == 0, done.stdout + done.stderr
-    *_, last = done.stdout.splitlines()
-    assert last.startswith("SUMMARY runs=1 ok=1 failed=0  kills: Space=1 coordinator=1 driver=3")
-    assert [path.name for path in (tmp_path / "campaign/seed-21").iterdir()] == ["undisturbed"]

@@ -36,7 +36,7 @@ def test_a_killed_driver_and_what_became_of_its_step() -> None:
         event("driver.started"),
         event("step.started", step=2, tool="bash", call="9"),
         event("driver.gone", reason="Killed", code=137, signal=9, seconds=2.0),
-        event("driver.started", 2, 2000),
+        event("driver.started", 2, 2000, resumed=True),
         event("recovery", 2, 2100, kind="reattached", mode="transactional", reason="StillRunning", call="9"),
         event("step.started", 2, 2200, step=2, tool="bash", call="9"),
         event("step.finished", 2, 3000, step=2, tool="bash", call="9", seconds=1.2, isError=False),
