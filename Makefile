@@ -33,10 +33,10 @@ test: check ## Everything, on a real Kubernetes (built once per machine)
 	$(BIN)/python -m pytest
 
 unit: $(VENV)/.ready ## What needs no cluster: seconds
-	$(BIN)/python -m pytest tests/unit tests/harness tests/space tests/adapter
+	$(BIN)/python -m pytest tests/unit tests/harness tests/space tests/adapter tests/driver tests/local
 
 cluster: $(VENV)/.ready ## Start the two-node test cluster; prints its KUBECONFIG
-	$(TESTBED) up
+	$(TESTBED) up --images
 
 cluster-down: $(VENV)/.ready ## End it
 	$(TESTBED) down
