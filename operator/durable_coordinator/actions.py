@@ -144,7 +144,7 @@ class CleanUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveFinalizer:
-    reason: str  # CleanedUp, NamespaceTerminating, CleanupTimedOut
+    reason: str  # CleanedUp, NothingLeft, NamespaceTerminating, CleanupTimedOut
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,13 +94,9 @@ def plan_deletion(facts: SessionFacts, status: SessionStatus, state: DriveState)
         return assemble(facts, status, outlook, after=tuple(actions), requeue=None)
     if facts.spec.deletion_policy == "Delete" and status.epoch and not facts.cleaned_up and not hurried:
         return assemble(facts, status, outlook, after=(*actions, CleanUp()), requeue=min(left, STOP_POLL_SECONDS))
-    why = (
-        "NamespaceTerminating"
-        if facts.namespace_terminating
-        else ("CleanedUp" if facts.cleaned_up else "NothingLeft")
-        if not hurried
-        else "CleanupTimedOut"
-    )
+    why = "CleanedUp" if facts.cleaned_up else "NothingLeft"
+    if hurried and not facts.cleaned_up:
+        why = "NamespaceTerminating" if facts.namespace_terminating else "CleanupTimedOut"
     return assemble(facts, status, outlook, after=(*actions, RemoveFinalizer(reason=why)), requeue=None)
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from durable_base.floor import EPOCH_MAX
 from durable_coordinator.backoff import FENCED_IN_A_ROW, UNCOUNTED_SECONDS_MAX, counted_seconds, uncounted_seconds
 from durable_coordinator.drivers import Drive, DriveState, recorded_uid
 from durable_coordinator.exits import Exit
 from durable_coordinator.facts import DriverEnd, SessionFacts
 from durable_coordinator.report import MESSAGE_MAX, Report
-from durable_coordinator.status import DriverRecord, LastExit, Progress, SessionStatus, SpaceRecord, at
+from durable_coordinator.status import DriverRecord, LastExit, Progress, Restored, SessionStatus, SpaceRecord, at
 
 
 def with_space(facts: SessionFacts, status: SessionStatus) -> SessionStatus:
@@ -24,13 +25,11 @@ def with_space(facts: SessionFacts, status: SessionStatus) -> SessionStatus:
     generation = space.status.generation
     if before is not None and before.uid == space.uid and before.generation == generation:
         return status
-    again = "FromScratch" if space.spec.storage.type == "Ephemeral" else "FromVolume"
-    record = SpaceRecord(
-        name=space.name,
-        uid=space.uid,
-        generation=generation,
-        restored="None" if before is None else ("FromScratch" if before.uid != space.uid else again),  # type: ignore[arg-type]
-    )
+    restored: Restored = "None"
+    if before is not None:
+        kept = before.uid == space.uid and space.spec.storage.type == "Claim"
+        restored = "FromVolume" if kept else "FromScratch"
+    record = SpaceRecord(name=space.name, uid=space.uid, generation=generation, restored=restored)
     return replace(status, space=record)
 
 
@@ -117,9 +116,13 @@ def fenced_elsewhere(status: SessionStatus) -> bool:
 
 
 def reported_floor(facts: SessionFacts) -> int:
-    """The highest floor that any ended driver of this session told of, or the Space's daemon now."""
-    ends = [end for end in (facts.driver.end if facts.driver else None, *facts.remembered.values()) if end is not None]
-    ends += [driver.end for driver in facts.history if driver.end is not None]
+    """The highest floor that any ended driver of this session told of, or the Space's daemon now.
+
+    The last epoch of all is no floor to climb over: it marks the log of a deleted session.
+    """
+    drivers = (*((facts.driver,) if facts.driver is not None else ()), *facts.history)
+    ends = (*(driver.end for driver in drivers if driver.end is not None), *facts.remembered.values())
     floors = [end.report.floor.epoch for end in ends if end.report is not None]
-    daemon = facts.space.daemon if facts.space is not None else None
-    return max([*floors, daemon.floor_epoch if daemon is not None else 0])
+    if facts.space is not None and facts.space.daemon is not None:
+        floors.append(facts.space.daemon.floor_epoch)
+    return max((floor for floor in floors if floor < EPOCH_MAX), default=0)

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from durable_base.floor import EPOCH_MAX
 from durable_coordinator.backoff import counted_seconds, uncounted_seconds
-from durable_coordinator.conditions import Said, dated
+from durable_coordinator.conditions import SESSION_REASONS, SPACE_REASONS, Said, dated
 from durable_coordinator.epochs import driver_name, epoch_of, generation_of, next_epoch, space_pod_name
 from durable_coordinator.exits import REASONS, Effect, Judging, judge_exit
 from durable_coordinator.facts import Disruption, DriverEnd
@@ -180,3 +181,14 @@ def test_a_status_of_a_newer_coordinator_is_read_and_its_unknown_fields_are_left
     status = from_dict(SessionStatus, wire)
     assert to_dict(status) == {"epoch": 4, "driver": {"pod": "job-e4"}}
     assert from_dict(SessionStatus, None) == SessionStatus()
+
+
+def test_the_reference_explains_every_condition_and_reason() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "reference-conditions.md").read_text()
+    for table in (SESSION_REASONS, SPACE_REASONS):
+        for kind, by_status in table.items():
+            assert kind in text
+            for reason in itertools.chain(*by_status.values()):
+                assert f"`{reason}`" in text, f"{kind}: {reason} is not explained"
+    for reason in REASONS:
+        assert f"`{reason}`" in text, f"lastExit: {reason} is not explained"

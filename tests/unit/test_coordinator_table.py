@@ -22,8 +22,9 @@ from durable_coordinator.facts import (
 )
 from durable_coordinator.report import Report, ReportedFloor
 from durable_coordinator.session import plan_session
+from durable_coordinator.spec_common import Claim
 from durable_coordinator.spec_session import DriverSpec, Retry, SessionSpec, Suspend
-from durable_coordinator.spec_space import InlineSpace
+from durable_coordinator.spec_space import InlineSpace, Storage
 from durable_coordinator.status import (
     DriverRecord,
     Holder,
@@ -342,6 +343,23 @@ def test_a_floor_that_the_spaces_daemon_tells_of_is_left_behind() -> None:
 
     facts = replace(FACTS, space=replace(SPACE, daemon=DaemonFacts(floor_epoch=41)))
     assert plan_session(facts).status.epoch == 42
+
+
+def test_the_floor_of_a_deleted_log_is_not_climbed_over() -> None:
+    facts = ended(code=75, report=report("fenced", floor=ReportedFloor(epoch=2**53 - 1)))
+    assert plan_session(facts).status.epoch == EPOCH + 1
+
+
+def test_what_became_of_the_files_is_recorded_with_the_generation() -> None:
+    kept = msgspec.structs.replace(SPACE.spec, storage=Storage(type="Claim", claim=Claim()))
+    pod = replace(SPACE_POD, name="job-g3", generation=3)
+    status = msgspec.structs.replace(HELD, generation=3, pod=PodRecord(name="job-g3", uid="space-pod"))
+    restored = []
+    for spec in (SPACE.spec, kept):
+        plan = plan_session(replace(FACTS, space=replace(SPACE, spec=spec, status=status, pod=pod)))
+        assert plan.status.space is not None
+        restored.append((plan.status.space.generation, plan.status.space.restored))
+    assert restored == [(3, "FromScratch"), (3, "FromVolume")]
 
 
 def test_a_node_on_which_a_driver_never_started_is_avoided() -> None:
