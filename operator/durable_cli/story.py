@@ -128,18 +128,20 @@ class Story:
                 yield line("", f"chaos: {fields['target']} killed {fields['moment']}", "bad")
             case "chaos.restarted":
                 yield line("", "coordinator started again", "quiet")
+            case "session.opened" if fields.get("finished"):
+                yield line("", f"was finished before; to begin anew: durable delete {event.session}", "quiet")
             case "session.opened" if fields.get("again"):
                 yield line(epoch, "goes on where it stopped", "quiet")
             case "session.ready" if fields["reason"] not in _QUIET:
                 yield line("", f"{fields['reason']}: {fields['message']}".rstrip(": "), "bad")
             case "session.finished":
                 session.running = ""
-                yield from self._finished(event, session)
+                yield from self._finished(event)
 
-    def _finished(self, event: Event, session: _Session) -> Iterator[Line]:
+    def _finished(self, event: Event) -> Iterator[Line]:
         fields = event.fields
         recoveries = sum(int(count) for count in fields.get("recoveries", {}).values())
-        counts = [_count(max(session.finished, default=0), "step"), _count(event.epoch, "epoch")]
+        counts = [_count(int(fields.get("steps", 0)), "step"), _count(event.epoch, "epoch")]
         counts.append(_count(recoveries, "recovery", "recoveries"))
         if fields["succeeded"]:
             yield Line(event.session, "Succeeded", ", ".join(counts), "", event.time, "good")

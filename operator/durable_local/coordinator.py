@@ -71,8 +71,9 @@ class Coordinator:
         """Return when every session is finished or suspended, or `stop` is set; then nothing of ours runs any more."""
         try:
             for session in self._sessions:
-                again = session.status().epoch > 0
-                self._listener(now_event(session.name, session.status().epoch, "session.opened", again=again))
+                status = session.status()
+                facts = {"again": status.epoch > 0, "finished": is_true(status.conditions, "Finished")}
+                self._listener(now_event(session.name, status.epoch, "session.opened", **facts))
             while not stop.is_set():
                 # Not a generator: every session is planned at every turn.
                 done = [self._turn(session) for session in self._sessions]
@@ -186,10 +187,8 @@ class Coordinator:
                 "message": ended.message,
                 "answer": ended.answer,
             }
-            event = now_event(
-                session.name, ended.epoch, "session.finished", **fields, recoveries=dict(ended.recoveries)
-            )
-            self._listener(event)
+            counts = {"steps": history.steps(session.home), "recoveries": dict(ended.recoveries)}
+            self._listener(now_event(session.name, ended.epoch, "session.finished", **fields, **counts))
         return ended
 
     def _stop(self) -> None:

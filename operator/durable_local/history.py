@@ -81,6 +81,12 @@ def recoveries(home: Home) -> dict[str, int]:
     return dict(Counter(str(event.fields.get("kind")) for event in events if event.name == "recovery"))
 
 
+def steps(home: Home) -> int:
+    """How many tool calls of the log came to their end."""
+    events = (event for drive in drives(home) for event in drive.events if event.name == "step.finished")
+    return max((int(event.fields.get("step", 0)) for event in events), default=0)
+
+
 class Follower:
     """The events of all drives in their order, as they come; the end of each drive as `driver.gone`."""
 

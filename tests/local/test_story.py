@@ -22,7 +22,7 @@ def test_a_run_without_crashes() -> None:
         event("step.started", step=1, tool="read", call="7"),
         event("step.finished", step=1, tool="read", call="7", seconds=0.008, isError=False),
         event("driver.gone", reason="Completed", code=0, signal=0, seconds=0),
-        event("session.finished", succeeded=True, reason="Completed", message="", answer="", recoveries={}),
+        event("session.finished", succeeded=True, reason="Completed", message="", answer="", steps=1, recoveries={}),
     ) == [
         ("epoch 1", "driver started"),
         ("step 1", "read argument-1"),
