@@ -6,6 +6,7 @@ A drive that is closed in the middle of a call leaves log and Space as a killed 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -29,8 +30,11 @@ from durable_harness import (
     open_fenced_sqlite,
 )
 from durable_harness.coding import CODING_TOOLS, bash, write
+from durable_harness.inspect import LogReader
+from durable_harness.session import Committed
 from durable_spaces import DurableSpaces, LocalSpaces, RecoveryEvent, RemoteSpaces, Spaces, durable_spaces
 from durable_spaces.client import Address
+from durable_spaces.document import CUA_SPACE
 from durable_spaces.spaces import daemon_pid
 from durable_spaces.testing import check_promises, read_image, read_tree
 
@@ -96,19 +100,22 @@ async def until(condition: Callable[[], object], seconds: float = 20.0) -> None:
 # ---- aborted
 
 
-async def test_an_aborted_call_leaves_nothing_and_its_command_is_dead(make_stage: MakeStage, tmp_path: Path) -> None:
+async def test_an_aborted_call_leaves_nothing_and_its_command_is_dead(make_stage: MakeStage) -> None:
+    """Its command writes on and on: a restore that did not end it first would not last (I3)."""
     stage = make_stage(
-        f"""\
+        """\
 steps:
-  - calls: [{{write: {{path: kept, content: "x"}}}}]
-  - calls: [{{bash: {{command: "echo half > half; mkdir d; sleep 20; touch {tmp_path}/late"}}}}]
-  - calls: [{{read: {{path: kept}}}}, {{bash: {{command: ls}}}}]
+  - calls: [{write: {path: kept, content: "x"}}]
+  - calls: [{bash: {command: "mkdir d; while :; do echo more >> half; sleep 0.02; done"}}]
+  - calls: [{read: {path: half}}]
+  - expect: No such file
+    calls: [{bash: {command: "sleep 0.3; ls"}}]
   - answer: Done.
 """
     )
     async with drive(stage, 1) as first:
         submission = await first.root.submit("go", request_id="one")
-        await until((stage.workspace / "d").exists)
+        await until((stage.workspace / "half").exists)
         await first.root.abort()
         with pytest.raises(UnansweredError):
             await submission.wait()
@@ -118,7 +125,6 @@ steps:
     tree = read_tree(stage.workspace)
     assert sorted(tree) == [b"kept"]
     check_promises(stage.log, stage.workspace, tree)
-    assert not (tmp_path / "late").exists()
 
 
 async def test_a_call_given_up_by_a_driver_that_died_right_after_is_undone_by_the_next(make_stage: MakeStage) -> None:
@@ -131,6 +137,36 @@ async def test_a_call_given_up_by_a_driver_that_died_right_after_is_undone_by_th
         assert await second.answer("two") == "Done."
         assert second.events in ([("reverted", "RestoreUnfinished")], [])
     assert read_tree(stage.workspace) == {}
+
+
+# ---- one at a time
+
+
+async def test_a_call_has_the_space_until_its_result_entry(make_stage: MakeStage) -> None:
+    """Rule 25: a fork at a result must not show the effects of the next call."""
+    calls = ", ".join(f'{{bash: {{command: "echo {number} >> log"}}}}' for number in range(4))
+    stage = make_stage(f"steps:\n  - calls: [{calls}]\n  - answer: Done.\n")
+    in_work: list[int | None] = []
+    async with drive(stage, 1) as first:
+        session = first.harness.session
+
+        def note(committed: Committed) -> None:
+            stored = read_document(stage.log)
+            in_work.append(stored["current"]["mark"]["task"] if stored and stored["current"] else None)
+
+        session.observe(note)
+        assert await first.answer() == "Done."
+    turns = [task for task, _ in itertools.groupby(in_work)]
+    assert None in turns
+    for before, after in itertools.pairwise(turns):
+        assert before is None or after is None, f"a call was marked before another one's result: {turns}"
+    assert [task for task in turns if task is not None] == sorted({task for task in turns if task is not None})
+    assert (stage.workspace / "log").read_text() == "0\n1\n2\n3\n"
+
+
+def read_document(log: Path) -> Any:
+    with LogReader.open(log) as reader:
+        return reader.document(CUA_SPACE.kind)
 
 
 # ---- tools of other shapes
