@@ -15,7 +15,6 @@ from durable_cli.options import STATE
 from durable_coordinator.spec_session import SessionSpec
 from durable_coordinator.status import SessionStatus, condition, from_dict
 from durable_local import history
-from durable_local.daemon import left_over
 from durable_local.layout import Lock
 from durable_local.sessions import KIND
 from durable_local.store import ConflictError, Store
@@ -81,7 +80,7 @@ def delete(name: str, state: Path) -> None:
     home, _ = history.find(state, name)
     lock = Lock(home)
     try:
-        if left_over(home):
+        if history.running(home):
             raise UsageError(f"{name}: processes of it still run; let `durable run` end them first, then delete it")
         for generation in home.generations():
             shutil.rmtree(home.socket(generation).parent, ignore_errors=True)

@@ -6,7 +6,6 @@ has a folder of its own (`run-<n>`), so that two coordinators in a row never sta
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -176,11 +175,3 @@ class Daemon:
 
 def _shell_code(facts: ChildFacts) -> int:
     return 128 + facts.signal if facts.signal else facts.code or 0
-
-
-def left_over(home: Home) -> list[int]:
-    """Pids of recorded children of this home that still run (for the check at the end of a chaos run)."""
-    folders = [path.parent for pattern in ("drives/*/claim", "space/*/run-*/claim") for path in home.path.glob(pattern)]
-    return [
-        facts.pid for facts in map(process.look, folders) if facts.life is Life.RUNNING and facts.pid != os.getpid()
-    ]

@@ -87,6 +87,14 @@ def steps(home: Home) -> int:
     return max((int(event.fields.get("step", 0)) for event in events), default=0)
 
 
+def running(home: Home) -> list[int]:
+    """Pids of the children of this home, drivers and daemons, that run now."""
+    folders = [
+        claim.parent for pattern in ("drives/*/claim", "space/*/run-*/claim") for claim in home.path.glob(pattern)
+    ]
+    return [facts.pid for facts in map(process.look, folders) if facts.life is Life.RUNNING]
+
+
 class Follower:
     """The events of all drives in their order, as they come; the end of each drive as `driver.gone`."""
 
