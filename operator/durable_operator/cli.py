@@ -36,8 +36,9 @@ from durable_operator.settings import Settings
     "--install-name",
     default="durable-sessions",
     show_default=True,
-    help="Names the Lease and the Secret <name>-install.",
+    help="Names the Secret <name>-install, with the keys of this install.",
 )
+@click.option("--lease-name", help="The Lease that replicas compete for. [default: the install's name]")
 @click.option(
     "--stream-service",
     default="durable-sessions-reports",

@@ -47,7 +47,7 @@ class Operator:
         self._leader = Leader(
             kube,
             settings.namespace,
-            settings.install_name,
+            settings.lease_name or settings.install_name,
             settings.identity,
             settings.leader_seconds,
             settings.leader_renew_seconds,
@@ -60,9 +60,7 @@ class Operator:
 
     async def run(self) -> None:
         """Until SIGTERM or SIGINT. Raises what ends a leader."""
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop.set)
+        self._handle_signals()
         address = await self._health.start(self._settings.http_listen)
         log.info("serving health and metrics address=%s", address)
         try:
@@ -76,6 +74,11 @@ class Operator:
                 await self._reports.server.stop(0)
             await self._leader.release()
             await self._health.stop()
+
+    def _handle_signals(self) -> None:
+        """SIGTERM and SIGINT are ours; the watching library takes them when it starts, and gets them taken back."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, self._stop.set)
 
     async def _until_stopped(self, work: Awaitable[Result]) -> Result | None:
         task, stop = asyncio.ensure_future(work), asyncio.ensure_future(self._stop.wait())
@@ -129,12 +132,15 @@ class Operator:
             asyncio.create_task(self._leader.keep(), name="lease"),
             asyncio.create_task(queue.run(), name="queue"),
             asyncio.create_task(run_sweeps(self._context), name="sweeps"),
+            asyncio.create_task(self._stop.wait(), name="stop"),
+            asyncio.create_task(run_watches(self._context, self._handle_signals), name="watches"),
         ]
-        tasks.append(asyncio.create_task(run_watches(self._context, self._stop), name="watches"))
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
-                task.result()  # the watches end without an error when the process was told to stop
+                task.result()
+            if not self._stop.is_set():
+                raise RuntimeError(f"{', '.join(task.get_name() for task in done)} ended by itself")
         finally:
             for task in tasks:
                 task.cancel()

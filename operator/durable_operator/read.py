@@ -48,8 +48,11 @@ class SessionRead:
 
 @dataclass(frozen=True, kw_only=True)
 class SpaceRead:
+    """`orphaned`: its session is gone, or is another one of the same name."""
+
     body: Json
     facts: SpaceFacts
+    orphaned: bool
 
 
 class Reader:
@@ -72,7 +75,11 @@ class Reader:
             return None
         spec, status = parse_session(body)
         meta, memory = body["metadata"], self._memory.session(key)
+        # Taken before the read: what an event tells after it would stand beside a driver that the read did not show yet, or still
+        # shows as running.
+        before, seen = dict(memory.ends), memory.epoch_seen
         driver = await self._driver(key, driver_name(key[1], status.epoch), spec) if status.epoch else None
+        ends = before if driver is not None else dict(memory.ends)
         driving = driver is not None and driver.running
         space_read = await self.space((key[0], spec.space_name(key[1])), ask=not driving, session=body)
         recorded = status.driver.uid if status.driver is not None else ""
@@ -96,8 +103,8 @@ class Reader:
             driver=driver,
             others=await self._others(key, spec, status, over=False),
             history=await self._others(key, spec, status, over=True),
-            remembered=dict(memory.ends),
-            epoch_seen=memory.epoch_seen,
+            remembered=ends,
+            epoch_seen=seen,
             driver_was_deleting=recorded in memory.deleting,
             driver_node_was_unreachable=recorded in memory.unreachable,
             space=space_read.facts if space_read is not None else None,
@@ -120,9 +127,14 @@ class Reader:
         ready = pod is not None and pod.ready
         if not ready:
             memory.failing_since = None
-        daemon = await self._daemon(key, meta["uid"], pod, memory) if ask and pod is not None and ready else None
+        daemon = (
+            await self._daemon(key, meta["uid"], pod, memory)
+            if ask and pod is not None and ready and pod.owner_uid == meta["uid"]
+            else None
+        )
         _note_identity(memory, pod, daemon)
-        before = await self._former(key[0], body, session)
+        owner = await self._owner(key[0], body, session)
+        generation_before, epoch_before = _former(owner, meta["uid"])
         obstacle: Obstacle | None = current(memory.obstacle, meta["generation"])
         if obstacle is None and pod is None:
             obstacle = await self._preflight.space(key[0], spec)
@@ -141,8 +153,8 @@ class Reader:
             pod=pod,
             others=await self._other_pods(key, name, spec),
             generation_seen=memory.generation_seen,
-            generation_before=before[0],
-            epoch_before=before[1],
+            generation_before=generation_before,
+            epoch_before=epoch_before,
             daemon=daemon,
             daemon_failing_since=memory.failing_since,
             holder=await self._holder(status, session),
@@ -150,7 +162,7 @@ class Reader:
             obstacle=obstacle,
             may_replace=self.placements.available(),
         )
-        return SpaceRead(body=body, facts=facts)
+        return SpaceRead(body=body, facts=facts, orphaned=facts.owner_uid != "" and owner is None)
 
     async def _driver(self, key: Key, name: str, spec: SessionSpec) -> DriverFacts | None:
         pod = await self._kube.get(PODS, key[0], name)
@@ -236,16 +248,12 @@ class Reader:
         spec, session = parse_session(body)
         return holder_facts(body["metadata"]["uid"], spec, session, deleting=o.is_deleting(body))
 
-    async def _former(self, namespace: str, body: Json, known: Json | None) -> tuple[int, int]:
-        """What its session recorded of a former Space of this name: (generation, epoch); (0, 0) for none."""
+    async def _owner(self, namespace: str, body: Json, known: Json | None) -> Json | None:
+        """The session that the Space belongs to; None if it has none, or that one is gone."""
         references = body["metadata"].get("ownerReferences") or ()
         owner = next((r for r in references if r.get("controller") and r["kind"] == SESSIONS.kind), None)
         session = await self._session(namespace, owner["name"], known) if owner else None
-        if session is None or owner is None or session["metadata"]["uid"] != owner["uid"]:
-            return 0, 0
-        _, status = parse_session(session)
-        former = status.space is not None and status.space.uid != body["metadata"]["uid"]
-        return (status.space.generation if former and status.space is not None else 0), status.epoch
+        return session if session is not None and owner and session["metadata"]["uid"] == owner["uid"] else None
 
     async def _cleaned_up(self, body: Json, spec: SessionSpec) -> bool:
         if not o.is_deleting(body) or spec.deletion_policy != "Delete":
@@ -256,6 +264,15 @@ class Reader:
 def parse_session(body: Json) -> tuple[SessionSpec, SessionStatus]:
     """Raises msgspec.ValidationError for what the CRD would not have let through."""
     return msgspec.convert(body["spec"], SessionSpec), from_dict(SessionStatus, body.get("status"))
+
+
+def _former(session: Json | None, uid: str) -> tuple[int, int]:
+    """What its session recorded of a former Space of this name (rule 38): (generation, epoch); (0, 0) for none."""
+    if session is None:
+        return 0, 0
+    _, status = parse_session(session)
+    former = status.space is not None and status.space.uid != uid
+    return (status.space.generation if former and status.space is not None else 0), status.epoch
 
 
 def _deleting(meta: Json) -> Deletion | None:

@@ -38,7 +38,7 @@ async def reconcile_session(context: Context, key: Key) -> float | None:
     with context.metrics.reconcile_seconds.labels("session").time():
         read = await context.reader.session(key)
         if read is None:
-            _forget(context, key)
+            await _forget(context, key)
             return None
         plan = plan_session(read.facts)
         shell = _Shell(context, key, read, plan.status)
@@ -192,10 +192,15 @@ def _after(context: Context, key: Key, read: SessionRead, status: SessionStatus)
     context.metrics.observe(key, status)
 
 
-def _forget(context: Context, key: Key) -> None:
-    """The session is gone; whoever waits for its Space is woken by the Space's own look."""
+async def _forget(context: Context, key: Key) -> None:
+    """The session is gone. Its drivers go too, before the garbage collector's turn; whoever waits for its Space is woken by the
+    Space's own look."""
     context.metrics.forget(key)
+    for pod in list(context.memory.session(key).pods.values()):
+        if not pod.over:
+            await context.kube.delete(PODS, key[0], pod.name, uid=pod.uid)
     context.memory.sessions.pop(key, None)
+    await context.wake_space(key, 0.0)  # an inline Space has its session's name
     for memory in context.memory.spaces.values():
         gone = [uid for uid, waiter in memory.waiters.items() if (waiter.namespace, waiter.name) == key]
         for uid in gone:

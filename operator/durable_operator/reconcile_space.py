@@ -35,8 +35,13 @@ async def reconcile_space(context: Context, key: Key) -> float | None:
             # Nobody can hold or wait for what is not there; sessions that refer to it look for themselves.
             for waiter in list(context.memory.space(key).waiters.values()):
                 await context.wake_session((waiter.namespace, waiter.name), 0.0)
+            for pod in list(context.memory.space(key).pods.values()):
+                await context.kube.delete(PODS, key[0], pod.name, uid=pod.uid)
             context.memory.spaces.pop(key, None)
             return None
+        if read.orphaned:  # as the garbage collector would, only sooner
+            await context.kube.delete(SPACES, *key, uid=read.facts.uid)
+            return AGAIN_SECONDS
         plan = plan_space(read.facts)
         body, status = read.body, read.facts.status
         for action in plan.actions:

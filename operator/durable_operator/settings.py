@@ -15,7 +15,10 @@ class Settings:
     space_image: str
     watch_namespaces: tuple[str, ...] = ()  # empty: all
     kubeconfig: str | None = None  # None: the pod's service account
-    install_name: str = "durable-sessions"  # names the Lease and the Secret `<name>-install`
+    install_name: str = (
+        "durable-sessions"  # names the Secret `<name>-install`, and the Lease if that has no name of its own
+    )
+    lease_name: str | None = None
     stream_service: str = (
         "durable-sessions-reports"  # headless Service in front of the report streams; empty: no streams
     )

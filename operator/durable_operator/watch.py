@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from collections.abc import Callable
 from typing import Any
 
 import kopf
@@ -80,17 +81,27 @@ def build_settings() -> kopf.OperatorSettings:
     return settings
 
 
-async def run_watches(context: Context, stop: asyncio.Event) -> None:
-    """Until `stop`; kopf's own end, whatever its cause, ends this too."""
+async def run_watches(context: Context, started: Callable[[], None]) -> None:
+    """Until cancelled; a failure of a watch raises. `started` is called when kopf has set itself up."""
     settings = context.settings
-    await kopf.operator(
-        registry=build_registry(context),
-        settings=build_settings(),
-        standalone=True,
-        clusterwide=not settings.watch_namespaces,
-        namespaces=settings.watch_namespaces,
-        stop_flag=stop,
-    )
+    ready = asyncio.Event()
+
+    async def tell() -> None:
+        await ready.wait()
+        started()
+
+    telling = asyncio.create_task(tell())
+    try:
+        await kopf.operator(
+            registry=build_registry(context),
+            settings=build_settings(),
+            standalone=True,
+            clusterwide=not settings.watch_namespaces,
+            namespaces=settings.watch_namespaces,
+            ready_flag=ready,
+        )
+    finally:
+        telling.cancel()
 
 
 async def run_sweeps(context: Context) -> None:
