@@ -245,3 +245,14 @@ def test_who_counts_as_a_waiter(reason: str | None, spec: dict[str, Any], wants:
     assert not wants_lease(session, other, now=NOW, deleting=False, install="install")
     waiting = SessionStatus(conditions=ready, next_attempt_time=at(NOW + 1))
     assert not wants_lease(session, waiting, now=NOW, deleting=False, install="install")
+
+
+def test_a_pod_of_a_higher_generation_is_left_to_the_next_placement() -> None:
+    """A status restored from a backup is behind its pods; what it does not know it does not delete."""
+    ahead = replace(POD, name="w-g4", uid="ahead", generation=4)
+    facts = replace(FACTS, others=(ahead,), generation_seen=4)
+    assert [action for action in plan_space(facts).actions if isinstance(action, DeletePod)] == []
+    plan = plan_space(replace(facts, pod=None))
+    assert plan.status.generation == 5
+    again = plan_space(replace(facts, status=plan.status, pod=replace(POD, name="w-g5", uid="new", generation=5)))
+    assert [action.uid for action in again.actions if isinstance(action, DeletePod)] == ["ahead"]

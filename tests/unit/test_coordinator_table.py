@@ -29,6 +29,7 @@ from durable_coordinator.status import (
     DriverRecord,
     Holder,
     LastExit,
+    LastHolder,
     PodRecord,
     SessionStatus,
     SpaceRecord,
@@ -407,6 +408,25 @@ def test_a_lease_lost_between_issue_and_start_is_asked_for_again() -> None:
     held = condition(plan.status.conditions, "LeaseHeld")
     assert held is not None
     assert (held.reason, held.message) == ("HeldBy", "held by session:ns/b")
+
+
+@pytest.mark.parametrize(
+    ("before", "last"),
+    [
+        (HELD.holder, None),
+        (None, None),
+        (Holder(namespace="ns", name="b", uid="b"), LastHolder(name="b", uid="b")),
+    ],
+    ids=["its own lease", "free and never held", "taken over from a holder that is gone"],
+)
+def test_who_had_the_lease_before_is_told(before: Holder | None, last: LastHolder | None) -> None:
+    """Rule 15: a driver must be able to tell whether another session worked in its Space in between."""
+    space = replace(SPACE, status=msgspec.structs.replace(HELD, holder=before), holder=None)
+    issue = next(
+        action for action in plan_session(replace(FACTS, space=space)).actions if isinstance(action, IssueEpoch)
+    )
+    assert issue.space.last_holder == last
+    assert issue.space.lease_token == (3 if before is HELD.holder else 4)
 
 
 def test_the_oldest_waiter_goes_first_and_the_others_wait() -> None:

@@ -254,6 +254,7 @@ class World:
         if is_true(before.conditions, "Succeeded"):
             assert is_true(status.conditions, "Succeeded"), "success was taken back"
         assert from_dict(SessionStatus, to_dict(status)) == status
+        check_counting(before, status)
         session.status = status
         session.version += 1
         work.session_version = session.version
@@ -354,6 +355,22 @@ class World:
         if noticed:
             for coordinator in self.coordinators:
                 coordinator.remembered[driver.uid] = driver.end
+
+
+def check_counting(before: SessionStatus, after: SessionStatus) -> None:
+    """Every end is counted once, in the write that records it; nothing else but a new series changes a counter."""
+    counters = (after.counted_attempts, after.uncounted_in_a_row)
+    new_series = after.observed_retry_token != before.observed_retry_token and is_true(before.conditions, "Finished")
+    if after.last_exit == before.last_exit or after.last_exit is None:
+        assert counters == (before.counted_attempts, before.uncounted_in_a_row) or (new_series and counters == (0, 0))
+        return
+    assert before.last_exit is None or after.last_exit.epoch > before.last_exit.epoch, "an end was judged twice"
+    assert after.last_exit.epoch == before.epoch, "an end of another epoch"
+    if after.last_exit.counted:
+        assert counters in ((before.counted_attempts + 1, 0), (1, 0))
+    elif not is_true(after.conditions, "Finished"):
+        assert counters in ((before.counted_attempts, before.uncounted_in_a_row + 1), (0, 0))
+    assert after.counted_attempts <= SPEC.retry.max_attempts
 
 
 def check_session_plan(plan: SessionPlan) -> None:
