@@ -70,34 +70,31 @@ class ChaosRun:
         result = Result(seed if seed is not None else 0, self._state)
         began = time.monotonic()
         faults = list(plan_faults(seed, self._steps)) if seed is not None else []
-        coordinator = self._start()
+        self._start()
         try:
-            while True:
+            while self._coordinator.poll() is None:
                 self._look(result)
-                code = coordinator.poll()
-                if code is not None:
-                    break
                 if faults and self._due(faults[0]):
-                    fault = faults.pop(0)
-                    coordinator = self._kill(fault, coordinator, result)
+                    self._kill(faults.pop(0), result)
                 if self._stop.is_set() or time.monotonic() - began > RUN_SECONDS_MAX:
                     result.problems.append(f"not finished after {time.monotonic() - began:.0f} s")
                     break
                 time.sleep(_POLL_SECONDS)
         finally:
-            if coordinator.poll() is None:
-                coordinator.terminate()
-            coordinator.wait()
+            self._coordinator.terminate()  # of one that has ended it does nothing
+            self._coordinator.wait()
+            self._reader.join()
         self._look(result)
         result.seconds = time.monotonic() - began
-        if coordinator.returncode:
+        code = self._coordinator.returncode
+        if code:
             words = (self._state / "coordinator.stderr").read_text(errors="replace").strip().rpartition("\n")[2]
-            result.problems.append(f"the coordinator ended with exit code {coordinator.returncode}: {words}")
+            result.problems.append(f"the coordinator ended with exit code {code}: {words}")
         for fault in faults:
             result.problems.append(f"the {fault.target} was not killed: the session ended before")
         return result
 
-    def _start(self) -> Coordinator:
+    def _start(self) -> None:
         self._state.mkdir(parents=True, exist_ok=True)
         command = [
             sys.executable,
@@ -114,8 +111,9 @@ class ChaosRun:
             child = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, start_new_session=True
             )
-        threading.Thread(target=self._relay, args=(child,), daemon=True).start()
-        return child
+        self._coordinator = child
+        self._reader = threading.Thread(target=self._relay, args=(child,), daemon=True)
+        self._reader.start()
 
     def _relay(self, child: Coordinator) -> None:
         """Show what the coordinator tells, until its pipe ends."""
@@ -152,7 +150,7 @@ class ChaosRun:
     def _victim(self, target: str) -> Path | None:
         """The folder of the process to kill, None if there is none just now."""
         if target == COORDINATOR:
-            return self._state
+            return self._state if self._coordinator.poll() is None else None
         if target == DRIVER:
             epoch = max(self._home.epochs_seen(), default=0)
             folder = self._home.drive(epoch)
@@ -162,26 +160,27 @@ class ChaosRun:
         facts = process.look(folder)
         return folder if facts.life is Life.RUNNING and facts.pid else None
 
-    def _kill(self, fault: Fault, coordinator: Coordinator, result: Result) -> Coordinator:
+    def _kill(self, fault: Fault, result: Result) -> None:
         victim = self._victim(fault.target)
         self._ready_at = None
         if fault.target == COORDINATOR:
-            coordinator.kill()
-            coordinator.wait()
+            self._coordinator.kill()
+            self._coordinator.wait()
         elif victim is None or not process.send(victim, signal.SIGKILL):
             result.problems.append(f"the {fault.target} ended by itself before it was killed")
-            return coordinator
+            return
         result.kills[fault.target] += 1
         epoch = max(self._home.epochs_seen(), default=0)
         moment = f"in step {self._step}"
         self._tell(now_event(self._session, epoch, "chaos.killed", target=fault.target, moment=moment))
         if fault.target == DRIVER:
             self._killed_at, self._epoch = time.time(), epoch
-        if fault.target != COORDINATOR:
-            return coordinator
-        time.sleep(fault.pause_seconds)
-        self._tell(now_event(self._session, epoch, "chaos.restarted"))
-        return self._start()
+        if fault.target == COORDINATOR:
+            try:
+                time.sleep(fault.pause_seconds)
+            finally:
+                self._start()  # interrupted here, it is needed too: to end what its predecessor left running
+            self._tell(now_event(self._session, epoch, "chaos.restarted"))
 
 
 def judge(result: Result, session: str, undisturbed: Path | None) -> None:
