@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 from collections.abc import Awaitable, Callable
 
 from durable_base.crash import crash_point
-from durable_base.errors import HaltError
+from durable_base.errors import HaltError, StaleEpochError
 from durable_harness.tools import Tool
 from durable_spaces._commands import CommandEnd, CommandSpec, Sinks
 from durable_spaces._drive import Drive
+from durable_spaces._errors import SpaceRefused
 
 _KILL_SECONDS = 10.0
 
@@ -32,9 +34,10 @@ class FreeConduct:
         try:
             return request_id, await self._drive.space.commands.run(spec, request_id, sinks)
         except asyncio.CancelledError:
-            # Nothing will ever attach to it again, so it ends with its caller.
-            async with asyncio.timeout(_KILL_SECONDS):
-                await self._drive.space.commands.kill(request_id)
+            # Nothing will ever attach to it again, so it ends with its caller; where that fails, with this epoch.
+            with contextlib.suppress(TimeoutError, HaltError, StaleEpochError, SpaceRefused):
+                async with asyncio.timeout(_KILL_SECONDS):
+                    await self._drive.space.commands.kill(request_id)
             raise
 
 
@@ -56,6 +59,7 @@ class CallConduct:
         self._key = key
         self._mark = mark
         self._commands = 0
+        self._marking = asyncio.Lock()
         self.marked = False
 
     async def reading(self) -> None:
@@ -77,9 +81,10 @@ class CallConduct:
         return request_id, end
 
     async def _ensure_marked(self, command_hash: str | None) -> None:
-        if not self.marked:
-            await self._mark(command_hash)
-            self.marked = True
+        async with self._marking:  # a body may begin several effects at once
+            if not self.marked:
+                await self._mark(command_hash)
+                self.marked = True
 
 
 class AttachConduct:

@@ -79,6 +79,7 @@ class FencedSpace:
         self.root = info.workspace  # absolute
         self.ledger_seq = info.ledger_seq  # as last read; it only grows while the Space is the same one
         self.advanced = advanced
+        self.shell: str | None = None  # once it has been looked for
         self.commands = Commands(wire)
         self.files = Files(wire)
         self.workspace = Workspace(wire)

@@ -216,11 +216,14 @@ class SpaceExecutionEnv:
 
     async def _shell(self) -> str:
         """The same one in the same Space, for every drive: it is part of the command's hash."""
+        if self._space.shell is not None:
+            return self._space.shell
         for candidate in _SHELLS:
             try:
                 await self._space.files.info(candidate, follow=True)
             except FileError:
                 continue
+            self._space.shell = candidate
             return candidate
         raise ExecError("shell_unavailable", f"no shell in the Space: none of {', '.join(_SHELLS)} is there")
 

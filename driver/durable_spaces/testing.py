@@ -6,6 +6,7 @@ with the driver's exit codes (0 settled, 75 fenced, 78 permanent, -9 killed), an
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -70,6 +71,17 @@ def differences(found: Table, wanted: Table) -> list[str]:
         for path in sorted(found.keys() | wanted.keys())
         if found.get(path) != wanted.get(path)
     ]
+
+
+def left_behind(folder: Path) -> list[int]:
+    """Processes of this machine whose working directory lies in a folder (it may be gone by now)."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if Path(os.readlink(entry / "cwd")).is_relative_to(folder):
+                    found.append(int(entry.name))
+    return found
 
 
 # ---- the log

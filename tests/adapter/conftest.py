@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from durable_spaces.spaces import daemon_pid
-from durable_spaces.testing import Drive, DriverProcess, drive_to_the_end
+from durable_spaces.testing import Drive, DriverProcess, drive_to_the_end, left_behind
 
 MINI_DRIVER = Path(__file__).with_name("mini_driver.py")
 
@@ -131,6 +131,10 @@ def stages() -> Iterator[MakeStage]:
     finally:
         for daemon in daemons:
             daemon.stop()
+            until = time.monotonic() + 5
+            while (processes := left_behind(daemon.folder)) and time.monotonic() < until:
+                time.sleep(0.02)
+            assert not processes, f"commands outlived their session: {processes}"
             shutil.rmtree(daemon.folder, ignore_errors=True)
 
 

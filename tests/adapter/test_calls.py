@@ -212,6 +212,21 @@ async def test_a_tool_with_several_effects_that_was_cut_off_starts_over_on_a_cle
     check_promises(stage.log, stage.workspace, read_tree(stage.workspace))
 
 
+async def test_a_tool_that_begins_several_effects_at_once_has_one_start_mark(make_stage: MakeStage) -> None:
+    stage = make_stage("steps:\n  - calls: [{at_once: {}}]\n  - {expect: did all, answer: Done.}\n")
+
+    async def body(api: ToolApi, arguments: Any) -> ToolResult:
+        await asyncio.gather(*(api.env.write(f"f{number}", "x") for number in range(4)), api.env.exec("touch g"))
+        return ToolResult("did all")
+
+    (stage.workspace / "outside").touch()
+    tool = Tool("at_once", "Several effects.", {"type": "object"}, body, effects="mixed")
+    async with drive(stage, 1, tools=[tool]) as first:
+        assert await first.answer() == "Done."
+    assert sorted(read_tree(stage.workspace)) == [b"f0", b"f1", b"f2", b"f3", b"g", b"outside"]
+    check_promises(stage.log, stage.workspace, read_tree(stage.workspace))
+
+
 async def test_a_tool_that_does_more_than_it_declares_halts_for_good_before_the_effect(make_stage: MakeStage) -> None:
     stage = make_stage("steps:\n  - calls: [{several: {}}]\n  - answer: Never.\n")
     async with drive(stage, 1, tools=[several(Gate(), "command")]) as first:

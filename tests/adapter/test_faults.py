@@ -221,6 +221,21 @@ def test_what_a_person_changes_between_calls_stays_and_gets_into_the_image(slow:
     check_promises(stage.log, stage.workspace, tree)
 
 
+def test_what_a_person_changed_before_a_call_is_not_undone_with_the_call(slow: Slow) -> None:
+    stage = slow.stage
+    slow.open_gate()
+    with stage.driver(1, "harness.result_committed:1") as driver:
+        driver.wait()
+    (stage.workspace / "mine.txt").write_text("by hand\n")
+    with stage.driver(2, "adapter.command_started") as driver:
+        driver.wait()
+    stage.daemon.replace()
+    (drive,) = stage.to_the_end(first_epoch=3)
+    assert (drive.code, drive.recoveries()) == (0, [("reimaged", "OtherInstance")]), drive
+    assert (stage.workspace / "mine.txt").read_text() == "by hand\n"
+    check_promises(stage.log, stage.workspace, read_tree(stage.workspace))
+
+
 def test_after_the_lease_moved_the_call_ends_interrupted_and_the_others_work_stays(make_stage: MakeStage) -> None:
     """Rule 22: nothing that another session did is undone."""
     stage = make_stage(
