@@ -15,6 +15,7 @@ from threading import Event as Flag
 
 import msgspec
 
+from durable_base.errors import UsageError
 from durable_coordinator.facts import HolderFacts, Waiter
 from durable_coordinator.leases import holder_facts, wants_lease
 from durable_coordinator.spec_session import SessionSpec
@@ -82,6 +83,13 @@ class Coordinator:
                 busy = time.monotonic() - self._told_at < _BUSY_SECONDS
                 stop.wait(TURN_SECONDS if busy else _IDLE_TURN_SECONDS)
             return tuple(self._ended(session) for session in self._sessions)
+        except BrokenPipeError:
+            raise  # who watched has gone: no fault of the folder
+        except OSError as error:
+            raise UsageError(
+                f"{self._state}: the state folder can't be used any more ({error}). Look after it, and run the "
+                "same command again."
+            ) from error
         finally:
             self._stop()
 

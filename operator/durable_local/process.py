@@ -66,7 +66,7 @@ def wait_claimed(folder: Path, keeper: Keeper, seconds: float = 10.0) -> None:
         time.sleep(0.002)
 
 
-def release(keeper: Keeper, seconds: float = 2.0) -> None:
+def release(keeper: Keeper, seconds: float = 1.0) -> None:
     """Wait for a keeper whose child is over. One that stays (its folder was removed, so nobody could find the child) is
     ended, and its child ends with it.
     """

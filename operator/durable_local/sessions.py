@@ -74,6 +74,7 @@ class SessionRunner:
         self._drives: dict[int, Drive] = {}
         self._over: set[int] = set()
         self._keepers: list[process.Keeper] = []
+        self._uid = self.read().uid  # of an object that only goes with its folder
         last = self.status().last_exit
         self._told_exit = last.epoch if last is not None else 0
         self._told_reason = ""
@@ -91,7 +92,7 @@ class SessionRunner:
         record = self.read()
         spec = msgspec.json.decode(record.spec, type=SessionSpec)
         status = from_dict(SessionStatus, msgspec.json.decode(record.status))
-        present, others = self._drivers(record.uid, status.epoch, spec.stall_seconds)
+        present, others = self._drivers(status.epoch, spec.stall_seconds)
         daemon = self.space.daemon
         facts = SessionFacts(
             now=time.time(),
@@ -131,8 +132,7 @@ class SessionRunner:
 
     def driving(self) -> list[Drive]:
         """Drivers that run now, of whatever epoch."""
-        uid = self.read().uid
-        return [self._drive(uid, epoch) for epoch in self._running()]
+        return [self._drive(epoch) for epoch in self._running()]
 
     def release(self) -> None:
         """Called when no driver is left to run: nothing of this process's own stays behind either."""
@@ -149,12 +149,12 @@ class SessionRunner:
                 self._over |= {epoch} if life in (Life.ENDED, Life.GONE) else set()
         return found
 
-    def _drive(self, owner_uid: str, epoch: int) -> Drive:
-        return self._drives.setdefault(epoch, Drive(self.home, self.name, owner_uid, epoch))
+    def _drive(self, epoch: int) -> Drive:
+        return self._drives.setdefault(epoch, Drive(self.home, self.name, self._uid, epoch))
 
-    def _drivers(self, uid: str, epoch: int, stall: float) -> tuple[DriverFacts | None, tuple[DriverFacts, ...]]:
-        present = self._drive(uid, epoch).facts(stall) if epoch else None
-        others = (self._drive(uid, other).facts(stall) for other in self._running() if other != epoch)
+    def _drivers(self, epoch: int, stall: float) -> tuple[DriverFacts | None, tuple[DriverFacts, ...]]:
+        present = self._drive(epoch).facts(stall) if epoch else None
+        others = (self._drive(other).facts(stall) for other in self._running() if other != epoch)
         return present, tuple(facts for facts in others if facts is not None)
 
     def _act(self, action: SessionAction, plan: SessionPlan, view: SessionView) -> None:
@@ -171,7 +171,7 @@ class SessionRunner:
                 self._start(action, view)
             case actions.AskStop():
                 grace = view.facts.spec.driver.termination_grace_period_seconds
-                self._drive(view.record.uid, action.epoch).ask_stop(grace)
+                self._drive(action.epoch).ask_stop(grace)
             case actions.DeleteDriver():
                 self._end_driver(action, view)
             case actions.EnsureSpace():
@@ -188,7 +188,7 @@ class SessionRunner:
                 raise AssertionError(f"a plan for one machine never asks for {type(action).__name__}")
 
     def _end_driver(self, action: actions.DeleteDriver, view: SessionView) -> None:
-        drive = self._drive(view.record.uid, action.epoch)
+        drive = self._drive(action.epoch)
         grace = action.grace_seconds
         if grace == 0:
             drive.kill()
@@ -225,7 +225,7 @@ class SessionRunner:
             lease_token=action.lease_token,
         )
         env = driver_environment(self._environ, told, self._inputs.env)
-        self._drive(view.record.uid, action.epoch)
+        self._drive(action.epoch)
         keeper = process.start(self.home.drive(action.epoch), str(uuid.uuid4()), self._inputs.command, env, home)
         self._keepers.append(keeper)
         crash_point("local.driver_started")

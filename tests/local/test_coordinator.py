@@ -1,5 +1,6 @@
 """The local coordinator as a process: how drives end, what a kill of it costs, who else may write."""
 
+import shutil
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -210,6 +211,16 @@ def test_a_key_reaches_the_driver_and_never_the_space(local: "Local", tmp_path: 
     assert run.end() == 0
     assert b"MODEL_KEY=secret-1" in environments["driver"]
     assert b"secret" not in environments["Space"]
+
+
+def test_a_folder_that_is_removed_under_a_run_ends_it_with_nothing_left(local: "Local") -> None:
+    local.manifest("e1=wait")
+    run = local.start()
+    local.until(lambda: local.driver_runs(1))
+    local.until(lambda: run.child.poll() is not None or shutil.rmtree(local.home.path, ignore_errors=True))
+    assert run.end() != 0
+    assert len(run.errors().splitlines()) == 1
+    assert local.leftovers() == []
 
 
 def test_an_unwritable_state_folder_is_one_line(local: "Local") -> None:
