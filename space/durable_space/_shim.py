@@ -15,7 +15,6 @@ shim outlives the daemon. Standard library alone (`python -S -E`).
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import fcntl
@@ -25,7 +24,9 @@ import os
 import select
 import signal
 import socket
+import subprocess
 import time
+from contextlib import suppress
 from typing import Any
 
 from durable_base.crash import crash_point
@@ -34,7 +35,8 @@ from durable_space import claims, layout, procfs
 from durable_space._sink import STDERR, STDOUT, Sink
 from durable_space._spawn import Launch, SpawnError, spawn
 
-PIECE_BYTES = 64 << 10
+PIECE_BYTES = 256 << 10  # per read, and the size that is asked for a pipe
+NOTICE_SECONDS = 0.005  # between two notices about output
 QUIET_SECONDS = 0.1  # after the exit: descendants that hold the pipes and are silent for this long are not waited for
 DRAIN_SECONDS_MAX = 1.0  # nor those that never fall silent
 TERM_SECONDS = 5.0  # from SIGTERM at the deadline to SIGKILL
@@ -53,7 +55,10 @@ class Shim:
         self._lock = -1
         self._digest = hashlib.sha256()
         self._stdin_holder = self._control = -1
+        self._process: subprocess.Popen[bytes] | None = None  # kept: if it went, it would reap by itself
         self._pid = 0
+        self._noticed_at = 0.0
+        self._unnoticed = False
         self._status: int | None = None
         self._childless = False
         self._timed_out = False
@@ -123,14 +128,15 @@ class Shim:
         kept = {name: value for name, value in os.environ.items() if not is_private(name)}
         env = {**kept, "PWD": spec["cwd"], **spec["env"], layout.MARKER: f"{spec['instance']}/{self._seq}"}
         launch = Launch(spec["command"], spec["args"], env, spec["cwd"], spec["user"], spec["cgroup"])
-        self._out, out = os.pipe2(os.O_CLOEXEC)
-        self._err, err = os.pipe2(os.O_CLOEXEC)
+        self._out, out = _pipe()
+        self._err, err = _pipe()
         stdin = self._open_stdin() if spec["stdin"] else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            self._pid = spawn(launch, stdin, out, err)
+            self._process = spawn(launch, stdin, out, err)
         finally:
             for fd in (stdin, out, err):
                 os.close(fd)
+        self._pid = self._process.pid
         self._deadline = time.monotonic() + spec["timeout_ns"] / 1e9 if spec["timeout_ns"] is not None else None
         started = {"pid": self._pid, "start": procfs.start_of(self._pid), "at_ns": time.time_ns()}
         write_atomic(os.path.join(self._folder, layout.STARTED), json.dumps(started).encode(), sync=False)
@@ -181,13 +187,16 @@ class Shim:
                     os.read(fd, 4096)
             self._reap()
             self._keep_deadline()
+            if self._unnoticed and time.monotonic() - self._noticed_at >= NOTICE_SECONDS:
+                self._notify()
 
     def _poll_ms(self) -> int | None:
-        if self._status is not None:
-            return 20 if self._recording else None
-        if self._deadline is None:
-            return None
-        return max(0, int((self._deadline - time.monotonic()) * 1000) + 1)
+        waits = [20] if self._status is not None and self._recording else []
+        if self._unnoticed:
+            waits.append(int(NOTICE_SECONDS * 1000))
+        if self._status is None and self._deadline is not None:
+            waits.append(max(0, int((self._deadline - time.monotonic()) * 1000) + 1))
+        return min(waits, default=None)
 
     def _record(self, stream: int, data: bytes) -> None:
         if not self._recording:
@@ -195,7 +204,7 @@ class Shim:
         before = self._sink.end
         self._sink.write(stream, data)
         self._digest.update(memoryview(data)[: self._sink.end - before])
-        self._notify()
+        self._unnoticed = True
 
     def _close_stdin(self, poll: select.poll) -> None:
         poll.unregister(self._control)
@@ -222,8 +231,9 @@ class Shim:
         if not self._timed_out:
             self._timed_out = True
             self._deadline += TERM_SECONDS
-            os.killpg(self._pid, signal.SIGTERM)  # not reaped yet, so the id is still its own
-            os.killpg(self._pid, signal.SIGCONT)
+            for number in (signal.SIGTERM, signal.SIGCONT):
+                with suppress(ProcessLookupError):
+                    os.killpg(self._pid, number)  # not reaped yet, so the id is still its own
             return
         processes = procfs.table()
         for pid in procfs.descendants(processes, [os.getpid()]):
@@ -261,9 +271,19 @@ class Shim:
         self._notify()
 
     def _notify(self) -> None:
-        """Wake a daemon that waits; without one, or with a full queue, it looks by itself."""
-        with contextlib.suppress(OSError):
-            self._notices.sendto(b"%d" % self._seq, socket.MSG_DONTWAIT, layout.notice_address(self._spec["instance"]))
+        """Wake a daemon that waits; without one, or with a full queue, it looks by itself. `seq end`, and ` .` at the end."""
+        self._noticed_at, self._unnoticed = time.monotonic(), False
+        packet = b"%d %d%s" % (self._seq, self._sink.end, b"" if self._recording else b" .")
+        with suppress(OSError):
+            self._notices.sendto(packet, socket.MSG_DONTWAIT, layout.notice_address(self._spec["instance"]))
+
+
+def _pipe() -> tuple[int, int]:
+    """A large one if the system has it to give: fewer turns per byte."""
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    with suppress(OSError):
+        fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, PIECE_BYTES)
+    return reader, writer
 
 
 def is_private(name: str) -> bool:
@@ -273,6 +293,7 @@ def is_private(name: str) -> bool:
 
 def _child_signals() -> int:
     """A descriptor that becomes readable when a child changes."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # what is ignored here, the command would ignore too
     wake, tell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(tell, warn_on_full_buffer=False)

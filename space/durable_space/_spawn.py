@@ -1,6 +1,7 @@
-"""Start the command itself, from the shim: fork, become what the request asks for, exec. Standard library alone.
+"""Start the command itself, from the shim. Standard library alone.
 
-The caller is single-threaded (a shim is forked from the zygote, which has no threads), so Python may run between fork and exec.
+`subprocess` is used for its vfork: copying the page tables of a Python process costs more than everything else that a
+short command does. Only where something must happen between fork and exec (a cgroup to enter, another user) it forks.
 """
 
 from __future__ import annotations
@@ -8,9 +9,12 @@ from __future__ import annotations
 import grp
 import os
 import pwd
-import signal
-from collections.abc import Mapping, Sequence
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+COMMAND_OOM_SCORE = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,33 +31,33 @@ class SpawnError(Exception):
     """The command did not start; its text is for people."""
 
 
-def spawn(launch: Launch, stdin: int, stdout: int, stderr: int) -> int:
-    """Give the process id of the running command, leader of its own process group. Raise SpawnError: nothing runs.
+def spawn(launch: Launch, stdin: int, stdout: int, stderr: int) -> subprocess.Popen[bytes]:
+    """The running command, leader of its own process group. Raise SpawnError: nothing runs.
 
-    The three descriptors are those of the command; everything else that is open here is closed on exec.
+    The three descriptors are those of the command; the caller has nothing else open that exec would keep. The caller reaps,
+    and keeps the object, which would otherwise reap too.
     """
     program = find_program(launch)
-    told, tell = os.pipe2(os.O_CLOEXEC)
-    pid = os.fork()
-    if pid == 0:
-        try:
-            _become(launch, stdin, stdout, stderr)
-            os.execve(program, [launch.command, *launch.args], dict(launch.env))
-        except OSError as error:
-            os.write(tell, (error.strerror or "unknown error").encode())
-        except (LookupError, ValueError) as error:
-            os.write(tell, str(error).encode())
-        finally:
-            os._exit(127)
-    os.close(tell)
-    failure = b""
-    while piece := os.read(told, 4096):
-        failure += piece
-    os.close(told)
-    if failure:
-        os.waitpid(pid, 0)
-        raise SpawnError(f"cannot start {launch.command}: {failure.decode(errors='replace')}")
-    return pid
+    try:
+        process = subprocess.Popen(
+            [launch.command, *launch.args],
+            executable=program,
+            env=launch.env,
+            cwd=launch.cwd,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            close_fds=False,
+            process_group=0,
+            preexec_fn=_entering(launch.cgroup) if launch.cgroup else None,
+            **_switching(launch.user),
+        )
+    except OSError as error:
+        raise SpawnError(f"cannot start {launch.command}: {error.strerror}") from None
+    except (subprocess.SubprocessError, LookupError) as error:
+        raise SpawnError(f"cannot start {launch.command}: {error}") from None
+    _prefer_to_die(process.pid)
+    return process
 
 
 def find_program(launch: Launch) -> str:
@@ -74,39 +78,34 @@ def find_program(launch: Launch) -> str:
     raise SpawnError(f"{'not executable' if refused else 'executable not found'}: {launch.command}")
 
 
-def _become(launch: Launch, stdin: int, stdout: int, stderr: int) -> None:
-    if launch.cgroup:
-        with open(os.path.join(launch.cgroup, "cgroup.procs"), "w") as file:
-            file.write("0")  # before anything of the command runs: all that it forks is born inside
-    os.setpgid(0, 0)
-    # An ignored signal stays ignored over exec; Python and the zygote ignore some.
-    for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    for source, target in ((stdin, 0), (stdout, 1), (stderr, 2)):
-        os.dup2(source, target, inheritable=True)
-    _prefer_to_die()
-    if launch.user:
-        _switch_user(launch.user)
-    os.chdir(launch.cwd)
+def _entering(cgroup: str) -> Callable[[], None]:
+    def enter() -> None:
+        # Before anything of the command runs: all that it forks is born inside.
+        fd = os.open(os.path.join(cgroup, "cgroup.procs"), os.O_WRONLY | os.O_CLOEXEC)
+        os.write(fd, b"0")
+        os.close(fd)
+
+    return enter
 
 
-def _prefer_to_die() -> None:
-    """When memory runs out the command goes before its shim, which alone can prove what became of it (rule 27)."""
-    try:
-        with open("/proc/self/oom_score_adj", "r+") as file:
-            if int(file.read()) < 500:
-                file.seek(0)
-                file.write("500")
-    except (OSError, ValueError):
-        pass
-
-
-def _switch_user(user: str) -> None:
-    """`name`, or `uid` in digits. Raise LookupError or OSError (no right to)."""
+def _switching(user: str) -> dict[str, Any]:
+    """`name`, or a user id in digits. Raise LookupError: there is no such user."""
+    if not user:
+        return {}
     entry = pwd.getpwuid(int(user)) if user.isdigit() else pwd.getpwnam(user)
     if entry.pw_uid == os.geteuid():
-        return
-    os.setgroups([group.gr_gid for group in grp.getgrall() if entry.pw_name in group.gr_mem] + [entry.pw_gid])
-    os.setgid(entry.pw_gid)
-    os.setuid(entry.pw_uid)
+        return {}
+    groups = [group.gr_gid for group in grp.getgrall() if entry.pw_name in group.gr_mem]
+    return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": groups}
+
+
+def _prefer_to_die(pid: int) -> None:
+    """When memory runs out the command goes before its shim, which alone can prove what became of it (rule 27)."""
+    path = f"/proc/{pid}/oom_score_adj"
+    try:
+        with open(path, "r+", encoding="ascii") as file:
+            if int(file.read()) < COMMAND_OOM_SCORE:
+                file.seek(0)
+                file.write(str(COMMAND_OOM_SCORE))
+    except (OSError, ValueError):
+        pass

@@ -147,11 +147,20 @@ async def _output_and_end(
                 yield Idle()
                 heard_at = now
             await _wait(notice, min(LOOK_SECONDS, idle_seconds or LOOK_SECONDS))
-            # Let small writes gather, but not beyond the 20 ms; a command that has just ended waits for nobody.
-            gathering = FRAME_SECONDS - (time.monotonic() - sent_at)
-            if notice.is_set() and gathering > 0 and not await runtime.run(has_ended, runtime, seq):
-                notice.clear()
-                await _wait(notice, gathering)
+            await _gather(runtime, seq, reader.offset, notice, sent_at + FRAME_SECONDS)
+
+
+async def _gather(runtime: Runtime, seq: int, offset: int, notice: asyncio.Event, until: float) -> None:
+    """After a notice: let small writes become a frame, but not beyond `until`; a command that has ended waits for nobody."""
+    while notice.is_set():
+        hint = runtime.notices.hint(seq)
+        left = until - time.monotonic()
+        if left <= 0 or hint.ended or hint.output_end - offset >= FRAME_BYTES_MIN:
+            return
+        notice.clear()
+        await _wait(notice, left)
+        if not notice.is_set():
+            return
 
 
 def observe(runtime: Runtime, seq: int) -> Observed:
@@ -160,10 +169,6 @@ def observe(runtime: Runtime, seq: int) -> Observed:
     if row is None:
         raise Refused(Code.NOT_FOUND, Reason.PROCESS_NOT_FOUND, "the command was forgotten")
     return runtime.commands.observe(row)
-
-
-def has_ended(runtime: Runtime, seq: int) -> bool:
-    return observe(runtime, seq).settled
 
 
 async def _wait(notice: asyncio.Event, seconds: float) -> None:

@@ -7,10 +7,19 @@ import logging
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from durable_space.layout import notice_address
 
 log = logging.getLogger("durable.space")
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """What the newest notice said, to save a look; files tell the truth."""
+
+    output_end: int = 0
+    ended: bool = False
 
 
 class Notices:
@@ -18,6 +27,7 @@ class Notices:
 
     def __init__(self, instance_id: str) -> None:
         self._waiting: dict[int, set[asyncio.Event]] = {}
+        self._hints: dict[int, Hint] = {}  # of those that somebody listens to
         self._socket: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         try:
             self._socket.bind(notice_address(instance_id))
@@ -47,6 +57,10 @@ class Notices:
             events.discard(event)
             if not events:
                 del self._waiting[seq]
+                self._hints.pop(seq, None)
+
+    def hint(self, seq: int) -> Hint:
+        return self._hints.get(seq, Hint())
 
     def wake(self, seq: int) -> None:
         for event in self._waiting.get(seq, ()):
@@ -67,5 +81,9 @@ class Notices:
                 packet = self._socket.recv(64)
             except BlockingIOError:
                 return
-            if packet.isdigit():
-                self.wake(int(packet))
+            words = packet.split()
+            if len(words) >= 2 and words[0].isdigit() and words[1].isdigit():
+                seq = int(words[0])
+                if seq in self._waiting:
+                    self._hints[seq] = Hint(int(words[1]), len(words) > 2)
+                self.wake(seq)

@@ -60,29 +60,39 @@ def test_keeper_reaps_orphans(tmp_path: Path) -> None:
     inner = [sys.executable, "-m", "durable_space", "supervise", "--data", str(tmp_path / "d")]
     inner += ["--workspace", str(tmp_path / "w"), "--listen", f"unix:{tmp_path}/s", "--kill-mechanism", "subreaper"]
     words = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc", *inner]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as keeper:
-        assert keeper.stdout is not None
+    keeper = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert keeper.stdout is not None
+    try:
         assert json.loads(keeper.stdout.readline())["event"] == "listening"
         with grpc.insecure_channel(f"unix:{tmp_path}/s") as channel:
             client = Client(channel)
-            listing = "ps -eo stat,ppid,comm --no-headers"
-            client.run("1", "true")
-            shim = json.loads((tmp_path / "d" / "commands" / f"{1:016x}" / "claim").read_text())["shim"]
-            os.kill(_outer(keeper.pid, client, int((tmp_path / "d" / "zygote").read_text().split()[0])), signal.SIGKILL)
-            assert shim
-            numbers = iter(range(2, 1000))
-            until(lambda: b"Z" not in client.run(str(next(numbers)), listing).stdout.split()[::3] or None)
-        keeper.terminate()
-        keeper.wait(20)
+            client.run("1", "setsid sleep 60 > /dev/null 2>&1 &")
+            zygote = int((tmp_path / "d" / "zygote").read_text().split()[0])
+            shim = int(json.loads((tmp_path / "d" / "commands" / f"{1:016x}" / "claim").read_text())["shim"])
+            for pid in (zygote, shim):  # the zygote reaps its shims; without it they, and what they reaped, are orphans
+                os.kill(_outer(keeper.pid, pid), signal.SIGKILL)
+            until(lambda: _zombies(keeper.pid) == 0)
+            client.advance(1)
+            until(lambda: _zombies(keeper.pid) == 0)
+        os.kill(_outer(keeper.pid, 1), signal.SIGTERM)
+        assert keeper.wait(20) == 0
+    finally:
+        keeper.kill()  # and with it, all of its namespace
+        keeper.wait()
+        keeper.stdout.close()
 
 
-def _outer(keeper: int, client: Client, inner: int) -> int:
+def _zombies(keeper: int) -> int:
+    processes = procfs.table()
+    return sum(not processes[pid].alive for pid in procfs.descendants(processes, [keeper]))
+
+
+def _outer(keeper: int, inner: int) -> int:
     """The id, out here, of the process that calls itself `inner` in the keeper's namespace."""
-    del client
     for pid in procfs.descendants(procfs.table(), [keeper]):
         status = Path(f"/proc/{pid}/status").read_text()
         ids = next(line for line in status.splitlines() if line.startswith("NSpid:")).split()
-        if ids[-1] == str(inner):
+        if ids[-1] == str(inner) and len(ids) > 2:
             return pid
     raise AssertionError(inner)
 
