@@ -79,12 +79,15 @@ def describe(name: str, state: Path, output: str) -> None:
     for event in history.Follower(home, name).news():
         for line in story.tell(event):
             click.echo(f"  {line.head or 'epoch ' + str(event.epoch):<9} {line.text:<52}{line.took:>8}".rstrip())
-    _advise(name, verdict)
+    _advise(name, home, verdict)
 
 
-def _advise(name: str, verdict: dict[str, Any]) -> None:
+def _advise(name: str, home: Home, verdict: dict[str, Any]) -> None:
     if verdict.get("status") == "False":
-        click.echo(f"\nNext: find the reason in the last drive's stderr, then `durable retry {name}` and run it again.")
+        last = home.drive(max(home.epochs_seen(), default=0)) / "stderr"
+        click.echo(
+            f"\nNext: mend what {last} tells of, then `durable retry {name}` and `durable run` with its manifest."
+        )
     elif verdict.get("status") != "True":
         click.echo("\nNext: `durable run` with its manifest goes on with it.")
 

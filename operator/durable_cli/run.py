@@ -17,7 +17,7 @@ from durable_cli.options import OUTPUT, STATE
 from durable_cli.screen import Screen, screen
 from durable_local.apply import resolve
 from durable_local.coordinator import Coordinator, Ended
-from durable_local.layout import session_home
+from durable_local.layout import DEFAULT_STATE, session_home
 
 
 @click.command
@@ -87,7 +87,8 @@ def _conclude(ended: Ended, state: Path, shown: Screen) -> None:
     if ended.suspended:
         shown.say(f"{ended.session} is suspended: go on with `durable resume {ended.session}` and the same command")
     if ended.finished and not ended.succeeded:
-        print(f"error: {ended.session}: {ended.reason}: {ended.message}", file=sys.stderr)
+        more = f"durable describe {ended.session}" + (f" --state {state}" if state != DEFAULT_STATE else "")
+        print(f"error: {ended.session}: {ended.reason}: {ended.message}; more: {more}", file=sys.stderr)
     shown.say(f"workspace: {_shown(home.workspace)}     log: {_shown(home.log)}")
 
 
