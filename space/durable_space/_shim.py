@@ -266,6 +266,9 @@ class Shim:
         self._notify()
 
     def _finish(self) -> None:
+        if self._spec["cgroup"]:
+            with suppress(OSError):  # of a child that another process moved out, or a folder of a test
+                os.rmdir(self._spec["cgroup"])
         os.close(os.open(os.path.join(self._folder, layout.DONE), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
         os.close(self._lock)
         self._notify()

@@ -80,6 +80,7 @@ class Runtime:
         self._short.shutdown(wait=False)
         self._long.shutdown(wait=False)
         self.ledger.close()
+        self.ender.close()
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """In a thread: a ledger write, a look at a command, a small file operation."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import grpc
 import pytest
@@ -14,6 +16,7 @@ from durable_protocol.cua.env.v1 import filesystem_pb2 as fs
 from durable_protocol.cua.env.v1 import process_pb2 as cua
 from durable_protocol.durable.space.v1 import space_pb2 as durable
 from durable_space import claims, procfs
+from durable_space.ending.cgroup import find_root
 from durable_space.epochs import decide
 from durable_space.testing import Client, LocalDaemon, collect, refusal, until
 
@@ -83,6 +86,20 @@ def test_killed_row_names_the_epoch_and_never_an_exit(each_mechanism: LocalDaemo
         assert (record.state, record.killed_by) == (durable.COMMAND_STATE_KILLED, epoch + 1)
         assert collect(events).end.signal == cua.SIGNAL_KILL
         assert not (each_mechanism.workspace / "done").exists()
+
+
+@pytest.mark.skipif(find_root() is None, reason="no cgroup v2 tree is writable here")
+def test_groups_of_ended_and_killed_commands_are_removed(make_daemon: Callable[..., LocalDaemon]) -> None:
+    daemon = make_daemon("--kill-mechanism", "cgroup2")
+    client = daemon.start()
+    folder = cast(Path, find_root()) / f"durable-space-{daemon.announced['instance'][:16]}"
+    client.run("ended", "true")
+    client.start("killed", "sleep 60 & sleep 60")
+    assert [path.name for path in folder.iterdir() if path.is_dir()] == ["c2"]
+    client.advance(1, E1)
+    until(lambda: not [path for path in folder.iterdir() if path.is_dir()])
+    daemon.terminate()
+    assert not folder.exists()
 
 
 def test_exec_record_of_a_killed_command_is_an_exit_by_sigkill_below_the_floor(space: Client) -> None:

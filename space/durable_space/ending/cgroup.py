@@ -7,9 +7,9 @@ The same file protocol works on a plain folder, which is how it is tested where 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 
@@ -41,8 +41,13 @@ class CgroupTree:
 
     def remove(self, seq: int) -> None:
         """Of an ended command; harmless if it is not empty or not there."""
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             os.rmdir(self._group(seq))
+
+    def close(self) -> None:
+        """Remove the folder of all groups, if none is left."""
+        with suppress(OSError):
+            self._folder.rmdir()
 
     def _group(self, seq: int) -> Path:
         return self._folder / f"c{seq}"
@@ -94,5 +99,5 @@ def _works(root: Path) -> bool:
     except OSError:
         return False
     finally:
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             trial.rmdir()

@@ -52,6 +52,11 @@ class Ender:
         if self._cgroups:
             self._cgroups.remove(seq)
 
+    def close(self) -> None:
+        """At the daemon's end; groups of commands that run on stay."""
+        if self._cgroups:
+            self._cgroups.close()
+
     def end(self, targets: Collection[Observed], spare: Collection[int]) -> Ended:
         """`spare` are processes that stay with all below them: the zygote, and the shims of commands that go on.
 
