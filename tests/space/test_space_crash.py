@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import random
 import signal
 import sqlite3
 import subprocess
+import threading
 import time
 from pathlib import Path
 
@@ -164,6 +167,41 @@ def test_process_id_of_a_stranger_gets_no_signal(space: Client, daemon: LocalDae
     finally:
         stranger.kill()
         stranger.wait()
+
+
+SCRIPT = 'echo x >> "starts-$1"; i=0; while [ $i -lt 20 ]; do echo "$1 $i"; i=$((i+1)); sleep 0.01; done | tee "own-$1"'
+ROUNDS = int(os.environ.get("SPACE_KILL_ROUNDS", "6"))
+
+
+def test_kills_at_random_moments_lose_nothing_and_run_nothing_twice(daemon: LocalDaemon) -> None:
+    """Seeded: four commands at once, and meanwhile kill -9 of the daemon, sometimes of its zygote too. Each command writes
+    what it prints to a file of its own as well; SPACE_KILL_ROUNDS makes more rounds."""
+    chance = random.Random(20)
+    client = daemon.start()
+    for round_number in range(ROUNDS):
+        ids = [f"log/{round_number}:{number}:0@0" for number in range(4)]
+
+        def call(client: Client, number: int, ids: list[str] = ids, round_number: int = round_number) -> None:
+            with contextlib.suppress(grpc.RpcError):
+                client.start(ids[number], ["sh", "-c", SCRIPT, "sh", f"{round_number}-{number}"])
+
+        threads = [threading.Thread(target=call, args=(client, number)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        time.sleep(chance.random() * 0.15)
+        if chance.random() < 0.4:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(daemon.zygote, signal.SIGKILL)
+        daemon.kill()
+        for thread in threads:
+            thread.join()
+        client = daemon.start()
+        for number, request_id in enumerate(ids):
+            name = f"{round_number}-{number}"
+            outcome = client.run(request_id, ["sh", "-c", SCRIPT, "sh", name])
+            assert outcome.end.exit_code == 0, outcome.end
+            assert collect(client.attach(request_id)).stdout == (daemon.workspace / f"own-{name}").read_bytes()
+            assert (daemon.workspace / f"starts-{name}").read_text() == "x\n"
 
 
 def test_nothing_leaks(space: Client, daemon: LocalDaemon, tmp_path: Path) -> None:
