@@ -130,7 +130,7 @@ class Coordinator:
         session.watch()
         space = session.space
         status = session.status()
-        if not space.shared_with(session.home):
+        if space.belongs_to(session.home):
             space.generation_before = status.space.generation if status.space is not None else 0
             space.epoch_before = status.epoch
         try:

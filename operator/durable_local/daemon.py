@@ -24,7 +24,8 @@ from durable_local.layout import Home
 from durable_local.process import ChildFacts, Life
 from durable_local.tail import Tail
 
-_RESTART_SECONDS_MAX = 5.0
+_RESTART_SECONDS_MAX = 30.0  # between runs of a daemon that never comes to listen
+_CLAIM_SECONDS = 5.0  # that a keeper may take to claim its folder before another one is started
 _STOP_SECONDS = 10.0
 
 
@@ -128,7 +129,7 @@ class Daemon:
     def _start(self, environ: Mapping[str, str], epoch_floor: int) -> None:
         folder = self._home.generation(self._generation).absolute()
         self._tail, self._listening = Tail(self._folder / "stdout"), False
-        self._start_at = time.monotonic() + _RESTART_SECONDS_MAX
+        self._start_at = time.monotonic() + _CLAIM_SECONDS
         command = [sys.executable, "-m", "durable_cli", "space"]
         command += ["--data", str(folder / "data"), "--workspace", str(self._home.workspace.absolute())]
         command += ["--listen", self.address, "--name", self._space, "--generation", str(self._generation)]
@@ -139,18 +140,21 @@ class Daemon:
         self._tell("space.started", run=self._run)
 
     def _notice_listening(self) -> None:
-        if not self._listening and any(event["event"] == "listening" for event in self._tail.read().events):
+        if not self._listening and self._told_that_it_listens():
             self._listening, self._failures = True, 0
             self._tell("space.listening", run=self._run)
 
+    def _told_that_it_listens(self) -> bool:
+        return any(event["event"] == "listening" for event in self._tail.read().events)
+
     def _notice_end(self, facts: ChildFacts) -> None:
         """The first restart comes at once, those of a daemon that never listens ever later."""
-        listened, self._listening = self._listening, False
+        # A coordinator that has just started may look for the first time at a run that is over.
+        listened, self._listening = self._listening or self._told_that_it_listens(), False
         self._failures += not listened
         self._noticed = self._run
-        self._start_at = time.monotonic() + (
-            min(0.1 * 2**self._failures, _RESTART_SECONDS_MAX) if self._failures else 0.0
-        )
+        pause = min(0.1 * 2 ** min(self._failures, 16), _RESTART_SECONDS_MAX) if self._failures else 0.0
+        self._start_at = time.monotonic() + pause
         why = {} if listened else {"detail": self._last_words()}
         self._tell("space.gone", run=self._run, listened=listened, code=facts.code, signal=facts.signal, **why)
 

@@ -67,9 +67,9 @@ class SpaceRunner:
     def daemon(self) -> Daemon | None:
         return self._daemon
 
-    def shared_with(self, session: Home) -> bool:
-        """Whether it is a Space of its own, and not the own Space of the session that lives in that home."""
-        return session.path != self.home.path
+    def belongs_to(self, session: Home) -> bool:
+        """Whether it is the own Space of the session that lives in that home, and not one that sessions share."""
+        return session.path == self.home.path
 
     def read(self) -> Record | None:
         return self.store.read(KIND, self.name)

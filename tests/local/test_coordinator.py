@@ -239,3 +239,18 @@ def children(local: "Local") -> dict[str, Path]:
 
 def environment(folder: Path) -> bytes:
     return Path(f"/proc/{process.look(folder).pid}/environ").read_bytes()
+
+
+def test_a_daemon_that_died_while_nobody_looked_did_not_fail_to_start(local: "Local", tmp_path: Path) -> None:
+    local.manifest(f"e1=until:{tmp_path / 'go'} settle")
+    first = local.start()
+    local.until(lambda: local.driver_runs(1))
+    first.child.kill()
+    first.end()
+    process.send(local.home.generation(1) / "run-1", signal.SIGKILL)
+    second = local.start()
+    local.until(lambda: second.told("space.listening", run=2))
+    (tmp_path / "go").touch()
+    assert second.end() == 0
+    (gone,) = second.told("space.gone")
+    assert (gone["run"], gone["listened"], gone["signal"]) == (1, True, signal.SIGKILL)
