@@ -62,7 +62,7 @@ class Story:
                 return []
             session.seen.add(key)
         lines = list(self._lines(event, session))
-        if session.held is not None and lines and lines[0] is not session.held:
+        if session.held is not None and lines:
             lines.insert(0, session.held)
             session.held = None
         return lines
@@ -101,9 +101,6 @@ class Story:
                 step = int(fields["step"])
                 session.steps[str(fields.get("call"))] = step
                 session.running = f"step {step} {self._call(event)}"
-                if session.held is not None:
-                    held, session.held = session.held, None
-                    yield held
             case "step.finished":
                 step = int(fields["step"])
                 session.running = "the model answers"
@@ -151,7 +148,7 @@ class Story:
 
     def _recovery(self, event: Event, session: _Session) -> str:
         kind = str(event.fields.get("kind"))
-        step = session.steps.get(str(event.fields.get("call")))
+        step = event.fields.get("step") or session.steps.get(str(event.fields.get("call")))
         if kind == "mode":
             return f"mode is now {event.fields.get('mode')} ({event.fields.get('reason')})"
         text = _RECOVERIES.get(kind, f"step {{step}} recovered: {kind}")

@@ -37,8 +37,8 @@ def test_a_killed_driver_and_what_became_of_its_step() -> None:
         event("step.started", step=2, tool="bash", call="9"),
         event("driver.gone", reason="Killed", code=137, signal=9, seconds=2.0),
         event("driver.started", 2, 2000, resumed=True),
+        event("step.started", 2, 2100, step=2, tool="bash", call="9"),
         event("recovery", 2, 2100, kind="reattached", mode="transactional", reason="StillRunning", call="9"),
-        event("step.started", 2, 2200, step=2, tool="bash", call="9"),
         event("step.finished", 2, 3000, step=2, tool="bash", call="9", seconds=1.2, isError=False),
     ) == [
         ("epoch 1", "driver started"),
@@ -46,6 +46,14 @@ def test_a_killed_driver_and_what_became_of_its_step() -> None:
         ("epoch 2", "driver started; step 2 reattached to its command"),
         ("step 2", "bash argument-2"),
     ]
+
+
+def test_a_driver_that_has_nothing_to_recover_is_told_all_the_same() -> None:
+    story = Story(lambda session, step: "")
+    assert story.tell(event("driver.started", 2, 2000, resumed=True)) == []
+    assert story.waiting(2500) == []
+    assert [line.text for line in story.waiting(3500)] == ["driver started"]
+    assert story.waiting(9000) == []
 
 
 def test_a_coordinator_that_came_back_repeats_nothing() -> None:
