@@ -279,11 +279,21 @@ async def test_an_old_client_is_refused_everywhere(env: SpaceExecutionEnv, stage
 
 async def test_a_command_that_is_followed_survives_its_daemon(env: SpaceExecutionEnv, stage: Any) -> None:
     """No output is lost or doubled: the stream goes on at its offset."""
-    following = asyncio.create_task(run(env, "for i in 1 2 3 4 5 6 7 8 9; do echo line $i; sleep 0.2; done"))
-    await asyncio.sleep(0.5)
+    said: list[str] = []
+    heard = asyncio.Event()
+
+    def take(text: str, stream: str) -> None:
+        said.append(text)
+        heard.set()
+
+    following = asyncio.create_task(
+        env.exec("for i in 1 2 3 4 5 6 7 8 9; do echo line $i; sleep 0.2; done", on_output=take)
+    )
+    await heard.wait()
     await asyncio.to_thread(stage.daemon.kill)
     await asyncio.to_thread(stage.daemon.start)
-    assert await following == (0, "".join(f"line {number}\n" for number in range(1, 10)))
+    assert (await following).exit_code == 0
+    assert "".join(said) == "".join(f"line {number}\n" for number in range(1, 10))
 
 
 async def test_a_space_that_is_not_there_halts_the_drive_in_bounded_time(tmp_path: Path) -> None:
