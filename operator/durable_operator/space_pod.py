@@ -134,10 +134,14 @@ def _seed(wanted: SpacePodWanted) -> Json:
         "name": "seed",
         "image": wanted.image,
         "imagePullPolicy": wanted.spec.image_pull_policy or "IfNotPresent",
-        "command": ["durable", "space", "seed", "--from", SOURCE_DIR, "--workspace", workspace],
+        "command": [
+            *("durable", "space", "seed", "--from", SOURCE_DIR),
+            *("--workspace", workspace, "--data", DATA_DIR),  # where it is marked as done, whatever the agent empties later
+        ],
         "securityContext": RESTRICTED,
         "volumeMounts": [
             {"name": "durable-workspace", "mountPath": workspace},
+            {"name": "durable-data", "mountPath": DATA_DIR},
             {"name": "durable-source", "mountPath": SOURCE_DIR, "readOnly": True},
         ],
     }

@@ -84,6 +84,7 @@ def build_settings() -> kopf.OperatorSettings:
 async def run_watches(context: Context, started: Callable[[], None]) -> None:
     """Until cancelled; a failure of a watch raises. `started` is called when kopf has set itself up."""
     settings = context.settings
+    identity: Any = settings.identity
     ready = asyncio.Event()
 
     async def tell() -> None:
@@ -96,6 +97,7 @@ async def run_watches(context: Context, started: Callable[[], None]) -> None:
             registry=build_registry(context),
             settings=build_settings(),
             standalone=True,
+            identity=identity,  # else it asks for the user's name, and a pod's user has none
             clusterwide=not settings.watch_namespaces,
             namespaces=settings.watch_namespaces,
             ready_flag=ready,

@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import ClassVar
@@ -205,10 +205,11 @@ class Kubelet:
         since = self._api.core.list_namespaced_pod(self._namespace).metadata.resource_version
         listing = self._api.core.list_namespaced_pod
         while not self._stop.is_set():
-            for event in self._watcher.stream(listing, self._namespace, resource_version=since, timeout_seconds=2):
-                meta = event["object"].metadata
-                since = meta.resource_version
-                self.seen.setdefault(meta.name, set()).add(meta.uid)
+            with suppress(ApiException, HTTPError):  # a watch may end at any time; the next begins where it ended
+                for event in self._watcher.stream(listing, self._namespace, resource_version=since, timeout_seconds=2):
+                    meta = event["object"].metadata
+                    since = meta.resource_version
+                    self.seen.setdefault(meta.name, set()).add(meta.uid)
 
     def _look(self, pod: client.V1Pod) -> None:
         name, meta = pod.metadata.name, pod.metadata
