@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import inspect
-import ipaddress
 import re
 import subprocess
 import sys
@@ -83,7 +82,7 @@ def guarded(tmp_path: Path) -> Iterator[Address]:
     options = {
         "--data": tmp_path / "data",
         "--workspace": tmp_path / "workspace",
-        "--listen": f"{ipaddress.IPv4Address(0x7F000001)}:0",
+        "--listen": "127.0.0.1:0",
         "--token-file": tmp_path / "token",
         "--tls-cert": cert,
         "--tls-key": key,
