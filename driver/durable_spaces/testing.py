@@ -94,6 +94,17 @@ def read_image(log: Path, conversation_id: int = 1) -> Table:
     return {} if stored is None else image.image_of(stored).table
 
 
+def read_results(log: Path) -> list[tuple[str, bool, str]]:
+    """(tool, failed, what the model is told) of every call with a result, in the order of the calls."""
+    with LogReader.open(log) as reader:
+        told = {
+            entry.data["task_id"]: (entry.data["name"], entry.data["is_error"], (entry.model or [{}])[0]["content"])
+            for entry in reader.entries()
+            if entry.kind == "pi.tool-result"
+        }
+    return [told[task] for task in sorted(told)]
+
+
 def check_promises(log: Path, workspace: Path, uninterrupted: Table) -> None:
     """After a session has ended. Raise AssertionError whose text is the promise that does not hold."""
     with LogReader.open(log) as reader:

@@ -13,7 +13,7 @@ import pytest
 
 import durable_spaces
 from durable_spaces.image import Table
-from durable_spaces.testing import check_promises, crash_points, read_tree
+from durable_spaces.testing import check_promises, crash_points, read_results, read_tree
 
 SEED = 20260801  # of the sample of pairs
 PAIRS = 8
@@ -68,7 +68,13 @@ def seed(workspace: Path) -> None:
 @dataclass(frozen=True)
 class Uninterrupted:
     tree: Table
+    results: list[tuple[str, bool, str]]
     passed: Counter[str]  # how often each crash point
+
+    def check(self, stage: Any) -> None:
+        """Nothing tells the session from this one: neither its files nor what the model was told."""
+        check_promises(stage.log, stage.workspace, self.tree)
+        assert read_results(stage.log) == self.results
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +85,7 @@ def uninterrupted(make_module_stage: Callable[..., Any]) -> Uninterrupted:
     tree = read_tree(stage.workspace)
     check_promises(stage.log, stage.workspace, tree)
     assert (stage.workspace / "log.txt").read_text() == "one\ntwo\nthree\n"
-    return Uninterrupted(tree, drive.passed)
+    return Uninterrupted(tree, read_results(stage.log), drive.passed)
 
 
 def test_the_crash_points_known_here_are_those_of_the_sources() -> None:
@@ -108,9 +114,11 @@ def test_killed_at_every_pass_of_a_point(
     assert passes, f"{point} is never reached: nothing would be tested"
     stage = make_stage(SCRIPT, seed)
     drives = stage.to_the_end(f"{point}:1", *[f"{point}:{next_pass}"] * passes)
-    assert sum(drive.killed for drive in drives) == passes, drives
+    # The calls of a round commit their intents side by side: the kill at one may find another's stored as well.
+    together = 2 if point == "harness.intent_committed" else 0
+    assert passes - together <= sum(drive.killed for drive in drives) <= passes, drives
     assert drives[-1].code == 0, drives[-1]
-    check_promises(stage.log, stage.workspace, uninterrupted.tree)
+    uninterrupted.check(stage)
 
 
 def pairs() -> list[tuple[str, str]]:
@@ -137,4 +145,4 @@ def test_killed_and_killed_again_in_the_recovery(
     if second in IN_A_RESTORE:
         assert drives[1].killed, f"{second} was never reached: nothing was tested"
     assert drives[-1].code == 0, drives[-1]
-    check_promises(stage.log, stage.workspace, uninterrupted.tree)
+    uninterrupted.check(stage)
