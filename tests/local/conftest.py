@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -121,9 +122,10 @@ class Local:
             if running.child.poll() is None:
                 running.child.kill()
             running.child.wait()
-        for pattern in ("drives/*/claim", "space/*/run-*/claim"):
-            for claim in self.home.path.glob(pattern):
-                process.send(claim.parent, signal.SIGKILL)
+        # Everything that was started for this test's own folder names it, also when the folder itself is gone.
+        for line in leftovers(self.home, wait_seconds=0):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(line.split()[0]), signal.SIGKILL)
 
 
 @pytest.fixture
