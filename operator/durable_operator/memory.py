@@ -14,7 +14,7 @@ from durable_coordinator.facts import DriverEnd, Obstacle, Waiter
 from durable_coordinator.report import Report
 from durable_operator import objects as o
 from durable_operator.kube import Json
-from durable_operator.pod_facts import Heard, driver_end
+from durable_operator.pod_facts import Heard, driver_end, is_over
 
 Key = tuple[str, str]  # namespace, name
 
@@ -168,6 +168,6 @@ def _seen(pod: Json, number_label: str) -> PodSeen:
         name=meta["name"],
         uid=meta["uid"],
         number=o.number(o.label(pod, number_label)),
-        over=(pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"),
+        over=is_over(pod),
         node=(pod.get("spec") or {}).get("nodeName", ""),
     )

@@ -64,7 +64,7 @@ def driver_facts(
         managed=o.managed(pod),
         bound=bool(spec.get("nodeName")),
         running="running" in state.get("state", {}),
-        over=status.get("phase") in ("Succeeded", "Failed"),
+        over=is_over(pod),
         end=driver_end(pod, heard),
         node=spec.get("nodeName", ""),
         image=_pinned(spec, state),
@@ -81,6 +81,16 @@ def driver_facts(
         committed=heard.committed,
         stop_asked_at=heard.stop_asked_at,
     )
+
+
+def is_over(pod: Json) -> bool:
+    """Nothing of the pod runs any more, and it is never restarted. The kubelet shows its containers' ends before its phase."""
+    status = pod.get("status") or {}
+    states = [entry.get("state", {}) for entry in status.get("containerStatuses") or ()]
+    all_ended = len(states) == len(pod["spec"].get("containers") or ()) and all(
+        "terminated" in state for state in states
+    )
+    return status.get("phase") in ("Succeeded", "Failed") or (all_ended and pod["spec"].get("restartPolicy") == "Never")
 
 
 def driver_end(pod: Json, heard: Heard) -> DriverEnd | None:

@@ -136,7 +136,12 @@ def _seed(wanted: SpacePodWanted) -> Json:
         "imagePullPolicy": wanted.spec.image_pull_policy or "IfNotPresent",
         "command": [
             *("durable", "space", "seed", "--from", SOURCE_DIR),
-            *("--workspace", workspace, "--data", DATA_DIR),  # where it is marked as done, whatever the agent empties later
+            *(
+                "--workspace",
+                workspace,
+                "--data",
+                DATA_DIR,
+            ),  # where it is marked as done, whatever the agent empties later
         ],
         "securityContext": RESTRICTED,
         "volumeMounts": [

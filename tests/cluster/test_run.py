@@ -185,18 +185,22 @@ def metrics(cluster):
 def restarts(cluster, run):
     """By reason."""
     mine = f'namespace="{run.namespace}"'
-    found = {k: float(v) for k, v in metrics(cluster).items() if k.startswith("durable_session_restarts_total") and mine in k}
+    found = {
+        k: float(v) for k, v in metrics(cluster).items() if k.startswith("durable_session_restarts_total") and mine in k
+    }
     return {key.split('reason="')[1].split('"')[0]: value for key, value in found.items()}
 
 
-def explain(run):
+def story(run):
     """What can be said about a session that did not do what it should."""
-    for words in (("get", "dsess,dspace,pods,pvc", "-o", "wide"), ("get", "events"), ("get", "dsess,dspace", "-o", "yaml")):
-        print(run.kubectl(*words, check=False))
+    words = (("get", "dsess,dspace,pods,pvc", "-o", "wide"), ("get", "events"), ("get", "dsess,dspace", "-o", "yaml"))
+    told = [run.kubectl(*each, check=False) for each in words]
     for pod in run.cluster.kubectl.get("pods", f"--namespace={run.namespace}")["items"]:
-        print(pod["metadata"]["name"], run.kubectl("logs", pod["metadata"]["name"], "--all-containers", "--tail=40", check=False))
+        name = pod["metadata"]["name"]
+        told += [f"--- {name}", run.kubectl("logs", name, "--all-containers", "--tail=40", check=False)]
     selector = "--selector=app.kubernetes.io/component=operator"
-    print(run.cluster.kubectl("logs", selector, f"--namespace={SYSTEM}", "--tail=60", "--prefix", check=False))
+    told.append(run.cluster.kubectl("logs", selector, f"--namespace={SYSTEM}", "--tail=60", "--prefix", check=False))
+    return "\n".join(told)
 
 
 @pytest.mark.timeout(420)
@@ -206,7 +210,11 @@ def test_killed_once_in_each_part_the_example_ends_as_if_it_had_not_been(install
     try:
         for run in (calm, killed):
             run.apply()
-        wait("the long command runs", lambda: killed.status().get("epoch") and killed.drives(0) and killed.command_runs(), 120)
+        wait(
+            "the long command runs",
+            lambda: killed.status().get("epoch") and killed.drives(0) and killed.command_runs(),
+            120,
+        )
 
         # The driver, by force: nothing of it has a chance to say goodbye.
         assert killed.command_runs()
@@ -224,7 +232,9 @@ def test_killed_once_in_each_part_the_example_ends_as_if_it_had_not_been(install
         assert killed.command_runs()
         epoch = killed.status()["epoch"]
         killed.kubectl("delete", "pod", killed.space_pod(), "--wait=false")
-        wait("a driver works in the Space's next generation", lambda: killed.drives(epoch) and killed.command_runs(), 90)
+        wait(
+            "a driver works in the Space's next generation", lambda: killed.drives(epoch) and killed.command_runs(), 90
+        )
         assert killed.status()["space"]["generation"] == 2
         assert leader(cluster)
 
@@ -232,8 +242,8 @@ def test_killed_once_in_each_part_the_example_ends_as_if_it_had_not_been(install
             wait("it ends", run.finished, 120)
             assert run.condition("Succeeded")["status"] == "True", run.condition("Succeeded")
         assert restarts(cluster, killed), "the new leader tells of the restart it made"
-    except BaseException:
-        explain(killed)
+    except BaseException as error:
+        error.add_note(story(killed))
         raise
 
     assert calm.status()["epoch"] == 1
