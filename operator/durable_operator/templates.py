@@ -17,6 +17,7 @@ from durable_operator.kube import Json
 PREFIX = "durable-"
 LABEL_PREFIX = "durablesessions.dev/"
 _HOST_NAMESPACES = ("hostNetwork", "hostPID", "hostIPC")
+_JOINED = ("tolerations", "volumeMounts")  # lists whose items have no name of their own
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 
 
@@ -49,21 +50,23 @@ def apply(pod: Json, template: PodTemplate | None, *, allow_privileged: bool) ->
     }
 
 
-def _merge(theirs: Any, ours: Any) -> Any:
+def _merge(theirs: Any, ours: Any, field: str = "") -> Any:
     if isinstance(theirs, dict) and isinstance(ours, dict):
-        return theirs | {key: _merge(theirs[key], value) if key in theirs else value for key, value in ours.items()}
+        return theirs | {
+            key: _merge(theirs[key], value, key) if key in theirs else value for key, value in ours.items()
+        }
+    if field in _JOINED and isinstance(theirs, list) and isinstance(ours, list):
+        return ours + [item for item in theirs if item not in ours]
     if _named(theirs) and _named(ours):
         by_name = {item["name"]: item for item in theirs}
         first = [_merge(by_name.pop(item["name"]), item) if item["name"] in by_name else item for item in ours]
         return first + list(by_name.values())
-    if isinstance(theirs, list) and isinstance(ours, list):
-        return ours + [item for item in theirs if item not in ours]
     return ours
 
 
 def _named(value: Any) -> bool:
-    """A list whose items have a name of their own. Mounts have one too, but it is their volume's, and may repeat."""
-    return isinstance(value, list) and all(isinstance(i, dict) and "name" in i and "mountPath" not in i for i in value)
+    """A list whose items have names that tell them apart."""
+    return isinstance(value, list) and all(isinstance(item, dict) and "name" in item for item in value)
 
 
 def _forbidden(spec: Json) -> Iterator[str]:

@@ -54,6 +54,7 @@ def start_operator(api, namespace, tmp_path):
 def shared(control_plane, api, tmp_path_factory):
     """(namespace, its kubelet, an operator of it): for tests that give their sessions names of their own."""
     space = control_plane.kubectl.namespace("shared")
+    control_plane.kubectl("label", "namespace", space, "pod-security.kubernetes.io/enforce=restricted")
     player = Kubelet(api, space)
     player.start()
     with operators(api, tmp_path_factory.mktemp("shared")) as start:
