@@ -52,6 +52,9 @@ async def reconcile_space(context: Context, key: Key) -> float | None:
                 case a.PlaceSpace():
                     await _place(context, key, read, body, action)
                 case a.DeletePod():
+                    log.info(
+                        "Space pod deleted space=%s/%s generation=%d reason=%s", *key, action.generation, action.reason
+                    )
                     await context.kube.delete(PODS, key[0], action.name, uid=action.uid)
                 case a.WakeSession():
                     await context.wake_session((action.namespace, action.name), 0.0)

@@ -203,49 +203,56 @@ def story(run):
     return "\n".join(told)
 
 
+@pytest.fixture
+def runs(installed, volumes):
+    """Two sessions of the example; what is known of them is told where the test fails."""
+    return Run(installed, volumes), Run(installed, volumes)
+
+
 @pytest.mark.timeout(420)
-def test_killed_once_in_each_part_the_example_ends_as_if_it_had_not_been(installed, volumes):
-    cluster = installed
-    calm, killed = Run(cluster, volumes), Run(cluster, volumes)
+def test_killed_once_in_each_part_the_example_ends_as_if_it_had_not_been(installed, runs):
+    calm, killed = runs
     try:
-        for run in (calm, killed):
-            run.apply()
-        wait(
-            "the long command runs",
-            lambda: killed.status().get("epoch") and killed.drives(0) and killed.command_runs(),
-            120,
-        )
-
-        # The driver, by force: nothing of it has a chance to say goodbye.
-        assert killed.command_runs()
-        killed.kubectl("delete", "pod", killed.status()["driver"]["pod"], "--force", "--grace-period=0")
-        wait("the next driver has the log", lambda: killed.drives(1), 60)
-        wait("the metric tells of the restart", lambda: restarts(cluster, killed), 30)
-        assert set(restarts(cluster, killed)) <= {"Deleted", "Vanished"}
-
-        # The operator that leads.
-        assert killed.command_runs(), "the command should have lived on, and be reattached"
-        first = leader(cluster)
-        cluster.kill_container(first, "operator", SYSTEM, signal.SIGKILL)
-
-        # The Space, while nobody leads.
-        assert killed.command_runs()
-        epoch = killed.status()["epoch"]
-        killed.kubectl("delete", "pod", killed.space_pod(), "--wait=false")
-        wait(
-            "a driver works in the Space's next generation", lambda: killed.drives(epoch) and killed.command_runs(), 90
-        )
-        assert killed.status()["space"]["generation"] == 2
-        assert leader(cluster)
-
-        for run in (calm, killed):
-            wait("it ends", run.finished, 120)
-            assert run.condition("Succeeded")["status"] == "True", run.condition("Succeeded")
-        assert restarts(cluster, killed), "the new leader tells of the restart it made"
+        kill_each_part(installed, calm, killed)
+        compare(installed, calm, killed)
     except BaseException as error:
         error.add_note(story(killed))
         raise
 
+
+def kill_each_part(cluster, calm, killed):
+    for run in (calm, killed):
+        run.apply()
+    wait(
+        "the long command runs",
+        lambda: killed.status().get("epoch") and killed.drives(0) and killed.command_runs(),
+        120,
+    )
+
+    # The driver, by force: nothing of it has a chance to say goodbye.
+    killed.kubectl("delete", "pod", killed.status()["driver"]["pod"], "--force", "--grace-period=0")
+    wait("the next driver has the log", lambda: killed.drives(1), 60)
+    wait("the metric tells of the restart", lambda: restarts(cluster, killed), 30)
+    assert set(restarts(cluster, killed)) <= {"Deleted", "Vanished"}
+
+    # The operator that leads.
+    assert killed.command_runs(), "the command should have lived on, and be reattached"
+    cluster.kill_container(leader(cluster), "operator", SYSTEM, signal.SIGKILL)
+
+    # The Space, while nobody leads.
+    assert killed.command_runs()
+    epoch = killed.status()["epoch"]
+    killed.kubectl("delete", "pod", killed.space_pod(), "--wait=false")
+    wait("a driver works in the Space's next generation", lambda: killed.drives(epoch) and killed.command_runs(), 90)
+    assert killed.status()["space"]["generation"] == 2
+
+    for run in (calm, killed):
+        wait("it ends", run.finished, 120)
+        assert run.condition("Succeeded")["status"] == "True", run.condition("Succeeded")
+    assert restarts(cluster, killed), "the new leader tells of the restart it made"
+
+
+def compare(cluster, calm, killed):
     assert calm.status()["epoch"] == 1
     assert killed.status()["answer"] == calm.status()["answer"] != ""
     for run in (calm, killed):
@@ -257,5 +264,4 @@ def test_killed_once_in_each_part_the_example_ends_as_if_it_had_not_been(install
     assert killed.workspace() == calm.workspace()
     assert killed.floors == sorted(set(killed.floors)), "epochs in the log went back"
     assert killed.floors[-1] == killed.status()["epoch"] >= 3
-    spaces = {key: value for key, value in metrics(cluster).items() if key.startswith("durable_session_epoch")}
-    assert f'durable_session_epoch{{namespace="{killed.namespace}",session="{NAME}"}}' in spaces
+    assert f'durable_session_epoch{{namespace="{killed.namespace}",session="{NAME}"}}' in metrics(cluster)
