@@ -39,6 +39,7 @@ PIECE_BYTES = 256 << 10  # per read, and the size that is asked for a pipe
 NOTICE_SECONDS = 0.005  # between two notices about output
 QUIET_SECONDS = 0.1  # after the exit: descendants that hold the pipes and are silent for this long are not waited for
 DRAIN_SECONDS_MAX = 1.0  # nor those that never fall silent
+WAIT_MS_MAX = 3_600_000  # per wait: the kernel's counter ends after 24 days
 TERM_SECONDS = 5.0  # from SIGTERM at the deadline to SIGKILL
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -195,7 +196,8 @@ class Shim:
         if self._unnoticed:
             waits.append(int(NOTICE_SECONDS * 1000))
         if self._status is None and self._deadline is not None:
-            waits.append(max(0, int((self._deadline - time.monotonic()) * 1000) + 1))
+            left_ms = int((self._deadline - time.monotonic()) * 1000) + 1
+            waits.append(min(max(0, left_ms), WAIT_MS_MAX))
         return min(waits, default=None)
 
     def _record(self, stream: int, data: bytes) -> None:

@@ -8,8 +8,10 @@ Raise Refused with the absolute path. Blocking.
 from __future__ import annotations
 
 import enum
+import errno
 import grp
 import hashlib
+import itertools
 import os
 import pwd
 import secrets
@@ -51,7 +53,7 @@ class Info:
 
     path: str
     type: FileType
-    size: int  # bytes, files only
+    size: int  # bytes of a file, or of a symlink's target
     mode: int  # 0o7777
     owner: str
     group: str
@@ -73,22 +75,13 @@ class Files:
         with errors_name(path):
             return info_of(path, os.stat(path) if follow else os.lstat(path))
 
-    def list(self, path: str, depth: int, *, hidden: bool) -> list[Info]:
-        """Sorted by name, a folder before what is in it; entries that vanish meanwhile are left out."""
+    def list(self, path: str, depth: int, *, hidden: bool, start: int, count: int) -> tuple[list[Info], bool]:
+        """(entries from the `start`-th on, at most `count`; whether there are more). Sorted by name, a folder before what
+        is in it; entries that vanish meanwhile are left out. Holds a page and the names of the folders it is in."""
         with errors_name(path):
             names = sorted(os.listdir(path))
-        found = []
-        for name in names:
-            if not hidden and name.startswith("."):
-                continue
-            inner = os.path.join(path, name)
-            try:
-                found.append(info_of(inner, os.lstat(inner)))
-                if depth > 1 and found[-1].type is FileType.DIRECTORY:
-                    found += self.list(inner, depth - 1, hidden=hidden)
-            except (FileNotFoundError, Refused):
-                continue
-        return found
+        found = list(itertools.islice(_walk(path, names, depth, hidden=hidden), start, start + count + 1))
+        return found[:count], len(found) > count
 
     def make_folder(self, caller: Caller, path: str, mode: int, *, parents: bool) -> tuple[Info, bool]:
         """(info, whether it was made). An existing folder is fine; anything else there is refused."""
@@ -103,7 +96,7 @@ class Files:
                     metadata={"path": path},
                 )
             if parents:
-                os.makedirs(os.path.dirname(path), exist_ok=True)
+                make_parents(path)
             os.mkdir(path)
             os.chmod(path, mode or MADE_FOLDER_MODE)
             return info_of(path, os.lstat(path)), True
@@ -115,7 +108,7 @@ class Files:
             if not overwrite and os.path.lexists(target):
                 raise exists(target)
             if parents:
-                os.makedirs(os.path.dirname(target), exist_ok=True)
+                make_parents(target)
             os.rename(source, target)
             crash_point("files.moved")
             return info_of(target, os.lstat(target))
@@ -174,6 +167,17 @@ class Files:
         with tempfile.SpooledTemporaryFile(IN_MEMORY_BYTES_MAX, dir=str(self._spool_folder)) as spool:
             yield spool
 
+    def check_target(self, path: str, mode: WriteMode, *, parents: bool) -> None:
+        """Raise Refused for what a write would be refused with as things stand, before its content is sent."""
+        folder = os.path.dirname(os.path.realpath(path))
+        with errors_name(path):
+            if os.path.isdir(path):
+                raise IsADirectoryError(21, "is a directory", path)
+            if mode is WriteMode.CREATE_NEW and os.path.lexists(path):
+                raise exists(path)
+            if not parents and not stat.S_ISDIR(os.stat(folder).st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+
     def write(
         self, caller: Caller, path: str, content: IO[bytes], mode: WriteMode, permissions: int, *, parents: bool
     ) -> Info:
@@ -186,7 +190,7 @@ class Files:
             if mode is WriteMode.CREATE_NEW and os.path.lexists(path):
                 raise exists(path)
             if parents:
-                os.makedirs(os.path.dirname(target), exist_ok=True)
+                make_parents(target)
             content.seek(0)
             if mode is WriteMode.APPEND:
                 self._append(target, content, permissions)
@@ -224,6 +228,33 @@ class Files:
             os.fsync(fd)
         finally:
             os.close(fd)
+
+
+def _walk(path: str, names: list[str], depth: int, *, hidden: bool) -> Iterator[Info]:
+    """Without recursion: a tree may be deeper than the interpreter's stack."""
+    stack = [(path, iter(names), depth)]
+    while stack:
+        folder, left, levels = stack[-1]
+        name = next(left, None)
+        if name is None:
+            stack.pop()
+            continue
+        if not hidden and name.startswith("."):
+            continue
+        inner = os.path.join(folder, name)
+        with suppress(OSError):
+            info = info_of(inner, os.lstat(inner))
+            yield info
+            if levels > 1 and info.type is FileType.DIRECTORY:
+                stack.append((inner, iter(sorted(os.listdir(inner))), levels - 1))
+
+
+def make_parents(path: str) -> None:
+    """A file in the way is no directory, and is told as that."""
+    try:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+    except FileExistsError:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
 
 
 def open_regular(path: str, flags: int) -> int:
@@ -271,7 +302,7 @@ def info_of(path: str, status: os.stat_result) -> Info:
     return Info(
         path,
         kind,
-        status.st_size if kind is FileType.FILE else 0,
+        status.st_size if kind in (FileType.FILE, FileType.SYMLINK) else 0,
         stat.S_IMODE(status.st_mode),
         _user(status.st_uid),
         _group(status.st_gid),

@@ -6,7 +6,8 @@ DIR/ledger.db               rows, floor and identity (`ledger`): the truth, sync
 DIR/floor, DIR/floor.lock   what a shim may still claim (`claims`): a projection of the ledger
 DIR/zygote                  process id and start time of the newest zygote
 DIR/staging/                symlinks to temporary files, swept at start; blobs of an Apply
-DIR/commands/<seq>/         one command (16 hex digits): `spec`, `lock`, `claim`, `started`, `exit`, `done`, `out/`, `stdin`
+DIR/commands/<seq>/         one command (16 hex digits): `spec`, `lock`, `claim`, `started`, `exit`, `done`, `out/`, `stdin`,
+                            `inputs`
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import os
 
 SPEC, LOCK, CLAIM, STARTED, EXIT, DONE = "spec", "lock", "claim", "started", "exit", "done"
-OUTPUT, STDIN, CONTROL = "out", "stdin", "control"
+OUTPUT, STDIN, CONTROL, INPUTS = "out", "stdin", "control", "inputs"
 MARKER = "SPACE_COMMAND_ID"  # in the environment of every command: `<instance>/<seq>`, an audit and no mechanism
 
 

@@ -267,8 +267,11 @@ def _fields(raw: bytes) -> Iterator[tuple[int, bytes]]:
 class LocalDaemon:
     """One data folder and workspace, and the daemon that serves them, on a Unix socket in a short folder of its own."""
 
-    def __init__(self, folder: Path, *options: str, environment: Mapping[str, str] | None = None) -> None:
-        """`options` are added to the command line. Nothing is started yet."""
+    def __init__(
+        self, folder: Path, *options: str, environment: Mapping[str, str] | None = None, token: str = ""
+    ) -> None:
+        """`options` are added to the command line; `token` is what its clients send. Nothing is started yet."""
+        self._token = token
         self.data = folder / "data"
         self.workspace = folder / "workspace"
         self.workspace.mkdir(parents=True, exist_ok=True)
@@ -320,6 +323,7 @@ class LocalDaemon:
         options = [("grpc.max_receive_message_length", 64 << 20), ("grpc.use_local_subchannel_pool", 1)]
         channel = grpc.insecure_channel(target, options=options)
         self._channels.append(channel)
+        token = token or self._token
         return Client(channel, (("authorization", f"Bearer {token}"),) if token else ())
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 
 from google.protobuf.duration_pb2 import Duration
@@ -34,6 +35,7 @@ _EXEC_STATES = {
     State.KILLED: cua.EXEC_STATE_EXITED,
 }
 _SIGNALS = frozenset(cua.Signal.values())
+_OWN_ID = re.compile(r"anonymous-[0-9a-f]{32}")  # of a request that named none: the client is told none
 
 
 def timestamp(ns: int) -> Timestamp:
@@ -63,10 +65,11 @@ def end(ending: Ending) -> cua.ProcessEnd:
 
 
 def signal_name(number: int) -> str:
+    """Empty for one without a name (real-time signals)."""
     try:
         return signal.Signals(number).name.removeprefix("SIG")
     except ValueError:
-        return str(number)
+        return ""
 
 
 def data(piece: Piece) -> cua.ProcessData:
@@ -87,7 +90,7 @@ def event(value: Event) -> cua.ProcessEvent:
                     scrollback_start_offset=value.first_offset,
                     output_end_offset=value.end_offset,
                     deduplicated=value.deduplicated,
-                    request_id=row.request_id,
+                    request_id="" if _OWN_ID.fullmatch(row.request_id) else row.request_id,
                 )
             )
         case Piece():

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import pwd
 import secrets
 import signal
 from collections.abc import AsyncIterator
+
+from google.protobuf.duration_pb2 import Duration
 
 from durable_protocol.cua.env.v1 import process_pb2 as cua
 from durable_protocol.cua.env.v1.process_pb2_grpc import ProcessServiceServicer
@@ -13,6 +16,7 @@ from durable_space import control, layout, output
 from durable_space.commands import TAIL_BYTES, Observed
 from durable_space.follow import follow, observe, start
 from durable_space.gate import Caller
+from durable_space.inputs import Inputs, Numbered
 from durable_space.refusal import invalid, unsupported
 from durable_space.rows import CommandConfig
 from durable_space.rpc import messages
@@ -20,11 +24,15 @@ from durable_space.rpc.caller import read_caller, text_metadata
 from durable_space.rpc.guard import Context
 from durable_space.runtime import Runtime
 
+REQUEST_ID_BYTES_MAX = 256
+KEEPALIVE_SECONDS_MIN = 0.05  # a client that asks for more gets this: streams must not spin
+REPLAY_BYTES_MAX = 1 << 62  # all that is kept
+
 
 class ProcessService(ProcessServiceServicer):
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
-        self._applied: dict[tuple[int, str], int] = {}  # (command, writer) -> newest sequence of SendInput
+        self._inputs = Inputs(runtime.commands, runtime.gate)
 
     async def StartProcess(
         self, request: cua.StartProcessRequest, context: Context
@@ -36,16 +44,16 @@ class ProcessService(ProcessServiceServicer):
         request_id = request.request_id or f"anonymous-{secrets.token_hex(16)}"
         await self._runtime.admit(caller)
         row, deduplicated = await start(self._runtime, caller, request_id, request.tag, config)
-        idle = seconds_of(request.keepalive_interval)
+        idle = idle_seconds(request.keepalive_interval)
         ended = False
         try:
-            # A known command replays its newest output, as the real daemon does; Attach reads from any offset.
+            # A known command replays what is kept of its output; Attach reads from any offset.
             async for event in follow(
                 self._runtime,
                 row,
                 None if deduplicated else 0,
                 deduplicated=deduplicated,
-                tail_bytes=TAIL_BYTES,
+                tail_bytes=REPLAY_BYTES_MAX,
                 idle_seconds=idle,
             ):
                 message = messages.event(event)
@@ -67,7 +75,7 @@ class ProcessService(ProcessServiceServicer):
             offset,
             deduplicated=False,
             tail_bytes=request.replay_bytes,
-            idle_seconds=seconds_of(request.keepalive_interval),
+            idle_seconds=idle_seconds(request.keepalive_interval),
         ):
             yield cua.ConnectProcessResponse(event=messages.event(event))
 
@@ -83,29 +91,38 @@ class ProcessService(ProcessServiceServicer):
 
     async def SendInput(self, request: cua.SendInputRequest, context: Context) -> cua.SendInputResponse:
         caller = await self._changer(context)
-        if request.input.WhichOneof("input") != "stdin":
-            raise unsupported("pty", "this daemon serves no terminals: send stdin")
+        data = stdin_of(request.input)
         observed = await self._select(request.process)
-        key = (observed.row.seq, request.writer_id)
-        if request.sequence and request.sequence <= self._applied.get(key, 0):
-            return cua.SendInputResponse(applied_sequence=self._applied[key], duplicate=True)
-        runtime = self._runtime
-        await runtime.run_long(
-            control.write_stdin, runtime.commands, runtime.gate, caller, observed, request.input.stdin
-        )
-        if request.sequence:
-            self._applied[key] = request.sequence
-        return cua.SendInputResponse(applied_sequence=request.sequence)
+        applied = await self._inputs.write(caller, observed, data, Numbered(request.writer_id, request.sequence))
+        return cua.SendInputResponse(applied_sequence=applied.sequence, duplicate=applied.duplicate)
 
     async def StreamInput(
         self, request: AsyncIterator[cua.StreamInputRequest], context: Context
     ) -> cua.StreamInputResponse:
-        raise unsupported("stream_input", "StreamInput is not served: use SendInput")
+        caller = await self._changer(context)
+        selector: cua.ProcessSelector | None = None
+        written = 0
+        async for message in request:
+            kind = message.WhichOneof("message")
+            if kind == "process":
+                if selector is not None:
+                    raise invalid("a second process selector in one StreamInput")
+                selector = message.process
+                await self._select(selector)
+            elif selector is None:
+                raise invalid("the process selector must come first")
+            elif kind == "input":
+                data = stdin_of(message.input)
+                await self._inputs.write(caller, await self._select(selector), data, Numbered("", 0))
+                written += len(data)
+        if selector is None:
+            raise invalid("the process selector must come first")
+        return cua.StreamInputResponse(bytes_written=written)
 
     async def SignalProcess(self, request: cua.SignalProcessRequest, context: Context) -> cua.SignalProcessResponse:
         caller = await self._changer(context)
-        if request.signal == cua.SIGNAL_UNSPECIFIED:
-            raise invalid("signal is required")
+        if request.signal == cua.SIGNAL_UNSPECIFIED or request.signal not in cua.Signal.values():
+            raise invalid("signal is required, one of cua.env.v1.Signal")
         observed = await self._select(request.process)
         await self._runtime.run(
             control.send_signal,
@@ -120,14 +137,15 @@ class ProcessService(ProcessServiceServicer):
     async def CloseStdin(self, request: cua.CloseStdinRequest, context: Context) -> cua.CloseStdinResponse:
         caller = await self._changer(context)
         observed = await self._select(request.process)
-        runtime = self._runtime
-        await runtime.run_long(control.close_stdin, runtime.commands, runtime.gate, caller, observed)
+        self._inputs.close(caller, observed)
         return cua.CloseStdinResponse()
 
     async def ResizePty(self, request: cua.ResizePtyRequest, context: Context) -> cua.ResizePtyResponse:
         raise unsupported("pty", "this daemon serves no terminals")
 
     async def GetExecRecord(self, request: cua.GetExecRecordRequest, context: Context) -> cua.GetExecRecordResponse:
+        if not request.request_id:
+            raise invalid("request_id is required")
         row = self._runtime.ledger.by_request(request.request_id)
         response = cua.GetExecRecordResponse(epoch=self._runtime.gate.floor.epoch)
         if row is None:
@@ -168,14 +186,18 @@ def read_config(request: cua.StartProcessRequest) -> CommandConfig:
     config = request.config
     if not config.command:
         raise invalid("config.command is required")
+    if len(request.request_id.encode()) > REQUEST_ID_BYTES_MAX:
+        raise invalid(f"request_id has at most {REQUEST_ID_BYTES_MAX} bytes")
+    if config.user and not is_user(config.user):
+        raise invalid("config.user: there is no such user")
     texts = [config.command, *config.args, config.cwd, config.user, *config.env.keys(), *config.env.values()]
     if any("\0" in text for text in texts):
         raise invalid("config: a NUL byte can't be passed to a process")
     if any(not name or "=" in name for name in config.env):
         raise invalid("config.env: a name must not be empty or hold '='")
-    timeout_ns = config.timeout.ToNanoseconds() if config.HasField("timeout") else None
-    if timeout_ns is not None and timeout_ns <= 0:
-        raise invalid("config.timeout must be positive")
+    timeout_ns = nanoseconds_of(config.timeout) or None  # 0 is none, as if it were not set
+    if timeout_ns is not None and timeout_ns < 0:
+        raise invalid("config.timeout must not be negative")
     return CommandConfig(
         config.command,
         tuple(config.args),
@@ -188,6 +210,29 @@ def read_config(request: cua.StartProcessRequest) -> CommandConfig:
     )
 
 
-def seconds_of(duration: object) -> float:
-    """0 if unset."""
-    return float(getattr(duration, "seconds", 0)) + float(getattr(duration, "nanos", 0)) / 1e9
+def stdin_of(message: cua.ProcessInput) -> bytes:
+    kind = message.WhichOneof("input")
+    if kind == "pty":
+        raise unsupported("pty", "this daemon serves no terminals: send stdin")
+    if kind is None:
+        raise invalid("input is required")
+    return message.stdin
+
+
+def is_user(name: str) -> bool:
+    """A name, or a user id in digits, as `_spawn` takes it."""
+    try:
+        return bool(pwd.getpwuid(int(name)) if name.isascii() and name.isdigit() else pwd.getpwnam(name))
+    except (LookupError, ValueError, OverflowError):
+        return False
+
+
+def nanoseconds_of(duration: Duration) -> int:
+    """0 if unset. Not through the library, which raises for what is outside its range."""
+    return duration.seconds * 1_000_000_000 + duration.nanos
+
+
+def idle_seconds(keepalive_interval: Duration) -> float:
+    """0: no keepalives."""
+    wanted = nanoseconds_of(keepalive_interval) / 1e9
+    return max(wanted, KEEPALIVE_SECONDS_MIN) if wanted > 0 else 0.0

@@ -7,6 +7,7 @@ import platform
 import shutil
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from durable_protocol.cua.env.v1 import system_pb2 as cua
@@ -21,13 +22,11 @@ PROTOCOL_VERSION, PROTOCOL_REVISION = 1, 13
 
 # name -> why it is missing (empty: served). One table for GetCapabilities and for the tests.
 FEATURES = {
-    "process": "",
     "process.exec_ledger": "",
-    "process.stdin": "",
-    "fs": "",
+    "process.run_as": "",
+    "files.multipart": "",
     "durable.space.v1": "",
     "pty": "this daemon serves no terminals",
-    "files.multipart": "uploads are not served: WriteFile is a stream and resumes by being repeated",
     "fs_watch": "files are not watched: Scan tells what changed",
     "fs.run_as": "files are touched as the daemon's user",
     "fs.xattr": "extended attributes are neither read nor restored",
@@ -67,7 +66,7 @@ class SystemService(SystemServiceServicer):
             initialized=True,
             boot_time=messages.timestamp(procfs.boot_time_ns()),
             limits=cua.Limits(
-                max_chunk_bytes=limits.message_bytes // 4,
+                max_chunk_bytes=chunk_bytes_max(limits.message_bytes),
                 max_message_bytes=limits.message_bytes,
                 preferred_chunk_bytes=256 << 10,
                 default_scrollback_bytes=limits.keep_output_bytes,
@@ -85,22 +84,31 @@ class SystemService(SystemServiceServicer):
 
     async def Metrics(self, request: cua.MetricsRequest, context: Context) -> cua.MetricsResponse:
         memory = memory_info()
-        disk = shutil.disk_usage(request.disk_path or self._runtime.workspace_root)
+        received, sent = network_bytes()
         busy, total = cpu_times()
         busy_before, total_before = self._cpu
         self._cpu = (busy, total)
         running = [seen for seen in await self._runtime.run(self._runtime.commands.open) if not seen.state.final]
-        return cua.MetricsResponse(
+        response = cua.MetricsResponse(
             sampled_at=messages.timestamp(time.time_ns()),
             cpu_count=os.cpu_count() or 1,
             cpu_percent=100 * (busy - busy_before) / max(1, total - total_before),
             load_average_1m=os.getloadavg()[0],
             memory_total_bytes=memory.get("MemTotal", 0),
             memory_used_bytes=memory.get("MemTotal", 0) - memory.get("MemAvailable", 0),
-            disk_total_bytes=disk.total,
-            disk_used_bytes=disk.used,
             managed_process_count=len(running),
+            network_rx_bytes=received,
+            network_tx_bytes=sent,
         )
+        with suppress(OSError, ValueError):  # a disk that can't be asked is left out
+            disk = shutil.disk_usage(request.disk_path or self._runtime.workspace_root)
+            response.disk_total_bytes, response.disk_used_bytes = disk.total, disk.used
+        return response
+
+
+def chunk_bytes_max(message_bytes: int) -> int:
+    """Of one piece of a file: a quarter of a message, so that what else is in it never matters; at most 4 MiB."""
+    return min(message_bytes // 4, 4 << 20)
 
 
 def os_release() -> dict[str, str]:
@@ -126,6 +134,17 @@ def memory_info() -> dict[str, int]:
         name, _, value = line.partition(":")
         found[name] = int(value.split()[0]) * 1024
     return found
+
+
+def network_bytes() -> tuple[int, int]:
+    """(received, sent) since boot, over all interfaces but loopback, as this network namespace sees them."""
+    received = sent = 0
+    for line in Path("/proc/net/dev").read_text().splitlines()[2:]:
+        name, _, counters = line.partition(":")
+        if name.strip() != "lo":
+            fields = counters.split()
+            received, sent = received + int(fields[0]), sent + int(fields[8])
+    return received, sent
 
 
 def cpu_times() -> tuple[int, int]:
