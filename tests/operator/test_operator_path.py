@@ -112,7 +112,8 @@ def test_a_driver_deleted_by_force_is_followed_and_not_counted(api, shared, run)
     kubelet.remove("forced-e1")
     wait("the next driver runs", lambda: kubelet.runs("forced-e2"))
     status = api.status(namespace, "forced")
-    assert (status["lastExit"]["reason"], status["lastExit"].get("counted", False)) == ("Deleted", False)
+    assert status["lastExit"]["reason"] in ("Deleted", "Vanished"), "whether its deletion was seen is a matter of luck"
+    assert not status["lastExit"].get("counted", False)
     kubelet.settle("forced-e2")
 
 
@@ -135,10 +136,10 @@ def test_a_lost_space_is_placed_again_as_the_next_generation(api, shared, run):
 def test_two_sessions_share_a_space_one_after_the_other(api, shared):
     namespace, kubelet, _ = shared
     api.make(namespace, "durablespaces", "common", {})
-    for name in ("first", "second"):
-        api.make(namespace, "durablesessions", name, {**spec(), "space": None, "spaceRef": {"name": "common"}})
-        wait(f"{name} is seen", lambda name=name: api.status(namespace, name).get("conditions"))
+    refers = {**spec(), "space": None, "spaceRef": {"name": "common"}}
+    api.make(namespace, "durablesessions", "first", refers)
     wait("the first drives", lambda: kubelet.runs("first-e1"))
+    api.make(namespace, "durablesessions", "second", refers)
     wait("the second waits", lambda: condition(api, shared, "second", "LeaseHeld") == ("False", "HeldBy"))
     kubelet.settle("first-e1")
     driver = wait("the second drives", lambda: next((p for p in kubelet.seen if p.startswith("second-e")), None))
@@ -196,3 +197,15 @@ def test_a_node_that_is_not_heard_of_is_waited_for_before_its_driver_is_replaced
     kubelet.settle("silent-e1")
     wait("it succeeded", lambda: condition(api, shared, "silent", "Succeeded") == ("True", "Completed"))
     assert api.status(namespace, "silent")["epoch"] == 1
+
+
+def test_a_session_whose_data_goes_with_it_leaves_no_claim(api, shared):
+    namespace, kubelet, _ = shared
+    api.make(namespace, "durablesessions", "clean", spec(deletionPolicy="Delete"))
+    wait("its driver runs", lambda: kubelet.runs("clean-e1"), 30)
+    assert api.core.read_namespaced_persistent_volume_claim("clean-log", namespace)
+    assert api.get(namespace, "durablesessions", "clean")["metadata"]["finalizers"] == ["durablesessions.dev/cleanup"]
+    api.delete(namespace, "durablesessions", "clean")
+    wait("the session is gone", lambda: api.get(namespace, "durablesessions", "clean") is None)
+    for claim in api.core.list_namespaced_persistent_volume_claim(namespace).items:
+        assert claim.metadata.name != "clean-log" or claim.metadata.deletion_timestamp is not None
