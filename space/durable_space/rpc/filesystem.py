@@ -103,6 +103,10 @@ class FilesystemService(FilesystemServiceServicer):
                 fd = open_regular(path, os.O_RDONLY)
                 return fd, info_of(path, os.fstat(fd))
 
+        def read_at(fd: int, size: int, offset: int) -> bytes:
+            with errors_name(path):
+                return os.pread(fd, size, offset)
+
         fd, info = await self._runtime.run(open_file)
         try:
             yield cua.ReadFileResponse(entry=entry(info))
@@ -110,7 +114,7 @@ class FilesystemService(FilesystemServiceServicer):
             digest = hashlib.sha256()
             offset, left = request.offset, request.length or None
             while left is None or left > 0:
-                data = await self._runtime.run(os.pread, fd, chunk if left is None else min(chunk, left), offset)
+                data = await self._runtime.run(read_at, fd, chunk if left is None else min(chunk, left), offset)
                 if not data:
                     break
                 if request.compute_sha256:
