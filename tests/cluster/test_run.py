@@ -114,7 +114,7 @@ class Run:
         self.kubectl("apply", "--filename=-", input=yaml.safe_dump_all(documents))
 
     def kubectl(self, *args, **more):
-        return self.cluster.kubectl(*args, f"--namespace={self.namespace}", **more)
+        return self.cluster.kubectl(f"--namespace={self.namespace}", *args, **more)
 
     def session(self):
         return self.cluster.kubectl.get("dsess", NAME, f"--namespace={self.namespace}")
@@ -217,6 +217,7 @@ def test_killed_once_in_each_part_the_example_ends_as_if_it_had_not_been(install
         compare(installed, calm, killed)
     except BaseException as error:
         error.add_note(story(killed))
+        error.add_note(story(calm))
         raise
 
 
