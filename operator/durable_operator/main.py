@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import random
 import signal
 from collections.abc import Awaitable
 from typing import TypeVar
@@ -20,7 +21,7 @@ from durable_operator.kube import ApiError, Kube, UnknownOutcomeError
 from durable_operator.leader import Leader, boottime
 from durable_operator.memory import Key, Memory
 from durable_operator.metrics import Metrics
-from durable_operator.queue import WorkQueue
+from durable_operator.queue import RetryLater, WorkQueue
 from durable_operator.read import Reader
 from durable_operator.reconcile_session import reconcile_session
 from durable_operator.reconcile_space import reconcile_space
@@ -32,6 +33,7 @@ from durable_operator.watch import run_sweeps, run_watches
 
 SILENT_SECONDS = 30.0  # without an answer of the API server a replica is not ready
 CRD_SECONDS = 5.0
+JITTERED_SECONDS = 60.0  # waits above it are cut by up to a tenth
 Result = TypeVar("Result")
 log = logging.getLogger(__name__)
 
@@ -148,9 +150,15 @@ class Operator:
 
     async def _work(self, item: tuple[str, Key]) -> float | None:
         kind, key = item
-        if kind == "session":
-            return await reconcile_session(self._context, key)
-        return await reconcile_space(self._context, key)
+        reconcile = reconcile_session if kind == "session" else reconcile_space
+        try:
+            again = await reconcile(self._context, key)
+        except ApiError as error:
+            if error.retry_after is None:
+                raise
+            raise RetryLater(error.retry_after) from error
+        # Sessions that began together would otherwise be looked at together for ever.
+        return again * random.uniform(0.9, 1.0) if again is not None and again > JITTERED_SECONDS else again
 
     def _problem(self) -> str:
         """Why this replica is not ready."""

@@ -47,7 +47,6 @@ class Metrics(Collector):
         )
         self.placements = self._counter("durable_space_placements", "Spaces placed.", "restored")
         self.recoveries = self._counter("durable_recoveries", "Interrupted calls that were recovered.", "mode", "event")
-        self.orphaned = self._counter("durable_orphaned_data", "Logs left behind by a deletion.")
         self.reconcile_seconds = prom.Histogram(
             "durable_reconcile_seconds", "Time to read, plan and act once.", ["kind"], registry=self.registry
         )

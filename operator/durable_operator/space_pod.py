@@ -162,7 +162,7 @@ def _volumes(wanted: SpacePodWanted) -> list[Json]:
         {"name": "durable-tmp", "emptyDir": {}},
     ]
     if source := _source(wanted):
-        volumes.append({"name": "durable-source", "configMap": {"name": source, "defaultMode": 0o444}})
+        volumes.append({"name": "durable-source", "configMap": {"name": source, "defaultMode": 0o644}})
     return volumes
 
 

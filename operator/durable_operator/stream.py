@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import grpc
 
 from durable_coordinator.report import parse_report
-from durable_coordinator.status import SessionStatus, from_dict
+from durable_coordinator.status import SessionStatus, from_dict, seconds
 from durable_operator import objects as o
 from durable_operator.driver_pod import STREAM_AUDIENCE
 from durable_operator.kube import PODS, SESSIONS, TOKEN_REVIEWS, ApiError, Json, Kube, UnknownOutcomeError
@@ -51,6 +51,7 @@ class Caller:
     key: Key
     uid: str
     epoch: int
+    ended: float | None  # when the driver before it ended, unix seconds
 
 
 class Reports(pb_grpc.SessionCoordinatorServicer):
@@ -121,7 +122,7 @@ class Reports(pb_grpc.SessionCoordinatorServicer):
         async for request in requests:
             match request.WhichOneof("event"):
                 case "heartbeat":
-                    self._beat(stream)
+                    self._beat(stream, caller)
                 case "progress":
                     stream.committed = stream.committed or request.progress.entries > 0
                     stream.entries = request.progress.entries
@@ -133,7 +134,9 @@ class Reports(pb_grpc.SessionCoordinatorServicer):
                     continue
         log.info("report stream ended session=%s/%s epoch=%d", *caller.key, caller.epoch)
 
-    def _beat(self, stream: Stream) -> None:
+    def _beat(self, stream: Stream, caller: Caller) -> None:
+        if stream.beat is None and caller.ended is not None:
+            self._metrics.resume_seconds.observe(max(0.0, time.time() - caller.ended))
         stream.beat, stream.beat_unix = time.monotonic(), time.time()
 
     async def _caller(self, metadata: dict[str, str | bytes]) -> Caller:
@@ -185,4 +188,5 @@ class Reports(pb_grpc.SessionCoordinatorServicer):
             raise RefusedError(grpc.StatusCode.PERMISSION_DENIED, "a newer driver has taken over")
         if status.driver is None or status.driver.uid != uid:
             raise RefusedError(grpc.StatusCode.UNAVAILABLE, "the pod is not recorded yet: try again")
-        return Caller(key, uid, epoch)
+        last = status.last_exit
+        return Caller(key, uid, epoch, seconds(last.time) if last is not None and last.time is not None else None)

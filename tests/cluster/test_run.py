@@ -262,6 +262,7 @@ def compare(cluster, calm, killed):
             results = [entry for entry in log.entries() if entry.kind == "pi.tool-result"]
         assert len(calls) == len(results) == len({entry.data["task_id"] for entry in results}) > 8
         assert all(call.entry_id is not None for call in calls)
+        assert [call.name for call in calls if call.is_error] == ["bash"], "the tests fail once, before the repair"
     assert killed.workspace() == calm.workspace()
     assert killed.floors == sorted(set(killed.floors)), "epochs in the log went back"
     assert killed.floors[-1] == killed.status()["epoch"] >= 3

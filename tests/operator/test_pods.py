@@ -133,6 +133,8 @@ def test_a_space_survives_its_daemon_and_is_filled_once():
     assert pod["spec"]["restartPolicy"] == "Always"
     (seed,) = pod["spec"]["initContainers"]
     assert seed["command"][:3] == ["durable", "space", "seed"]
+    (source,) = [volume for volume in pod["spec"]["volumes"] if volume["name"] == "durable-source"]
+    assert source["configMap"]["defaultMode"] == 0o644, "what is filled in can be changed"
     container = pod["spec"]["containers"][0]
     assert "livenessProbe" not in container
     assert container["command"][container["command"].index("--epoch-floor") + 1] == "7"
