@@ -1,13 +1,16 @@
 """A shim: the process that stands over one command, and outlives the daemon and the zygote that started it.
 
-Guarantees. The lock on `lock` is held exactly as long as the shim lives: the lock tells life. `exit` is the result: the
-record tells the result. `done` is written when the kernel says that the shim has no child left (ECHILD): since it is the
-subreaper of all that the command spawned, double forks and new sessions too, nothing of the command is alive then.
+Guarantees. The lock on `record` is held exactly as long as the shim lives: the lock tells life. The `exit` line is the
+result: the record tells the result. `done` is written when the kernel says that the shim has no child left (ECHILD): since
+it is the subreaper of all that the command spawned, double forks and new sessions too, nothing of the command is alive then.
 Between `exit` and `done` only what the command left behind runs; its output is drained and dropped, so that it does not
 die of a broken pipe.
 
-Assumes that nobody kills it; if someone does, lock free and no `done` say so (rule 27). `claim`, `started`, `exit`, `done`
-survive SIGKILL, not power loss: they are never believed in another boot (rule 13), so they are renamed and not synced.
+Assumes that nobody kills it; if someone does, lock free and no `done` say so (rule 27).
+
+It is forked ahead of need (`_zygote`) and waits, in its cgroup and with pipes made; nothing is claimed or locked until a
+request comes. After `done` it has no child, no lock and no open file of the command, so it may stand over another one: a
+shim is always one command's at a time.
 
 Not chosen: output straight into files, since two files lose the order of stdout and stderr; the pipes end here, and the
 shim outlives the daemon. Standard library alone (`python -S -E`).
@@ -16,7 +19,6 @@ shim outlives the daemon. Standard library alone (`python -S -E`).
 from __future__ import annotations
 
 import ctypes
-import errno
 import fcntl
 import hashlib
 import json
@@ -24,18 +26,18 @@ import os
 import select
 import signal
 import socket
-import subprocess
 import time
 from contextlib import suppress
 from typing import Any
 
 from durable_base.crash import crash_point
-from durable_base.files import write_atomic
 from durable_space import claims, layout, procfs
+from durable_space._record import RecordFile
 from durable_space._sink import STDERR, STDOUT, Sink
 from durable_space._spawn import Launch, SpawnError, spawn
 
 PIECE_BYTES = 256 << 10  # per read, and the size that is asked for a pipe
+PACKET_BYTES_MAX = 64 << 10
 NOTICE_SECONDS = 0.005  # between two notices about output
 QUIET_SECONDS = 0.1  # after the exit: descendants that hold the pipes and are silent for this long are not waited for
 DRAIN_SECONDS_MAX = 1.0  # nor those that never fall silent
@@ -46,101 +48,103 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Shim:
-    def __init__(self, data: str, seq: int) -> None:
+    """A process that can stand over a command: made ready by `__init__`, which may raise OSError; then `claim`, and `run`
+    if it gave True. Once `run` has returned nothing of the command is left, and `make_ready` serves for another one."""
+
+    def __init__(self, data: str, group: str) -> None:
+        """`group` is the path of the cgroup that this process was born in, with nobody else; empty: none."""
+        os.setsid()
+        if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "no child subreaper")
+        _survive_memory_pressure()
         self._data = data
-        self._seq = seq
-        self._folder = layout.command_folder(data, seq)
-        with open(os.path.join(self._folder, layout.SPEC), "rb") as file:
-            self._spec: dict[str, Any] = json.loads(file.read())
         self._notices = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
-        self._lock = -1
+        self._wake = _child_signals()
+        self._nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self._environment = {name: value for name, value in os.environ.items() if not is_private(name)}
+        self._own = {
+            "shim": os.getpid(),
+            "shim_start": procfs.start_of(os.getpid()),
+            "cgroup": os.path.basename(group),
+        }
+        self.make_ready()
+
+    def make_ready(self) -> None:
+        self._out, self._command_out = _pipe()
+        self._err, self._command_err = _pipe()
         self._digest = hashlib.sha256()
         self._stdin_holder = self._control = -1
-        self._process: subprocess.Popen[bytes] | None = None  # kept: if it went, it would reap by itself
-        self._pid = 0
         self._noticed_at = 0.0
         self._unnoticed = False
+        self._pid = 0
         self._status: int | None = None
         self._childless = False
         self._timed_out = False
         self._recording = True
+        self._deadline: float | None = None
+
+    def claim(self, packet: bytes) -> bool:
+        """Take the command on. False: it may not start (any more). OSError: nothing was claimed, and nothing of it runs."""
+        self._spec: dict[str, Any] = json.loads(packet)
+        self._seq: int = self._spec["seq"]
+        self._folder = layout.command_folder(self._data, self._seq)
+        if "command" not in self._spec:  # too long for a packet
+            with open(os.path.join(self._folder, layout.SPEC), "rb") as file:
+                self._spec.update(json.loads(file.read()))
+        crash_point("shim.requested")
+        self._record = RecordFile(os.path.join(self._folder, layout.RECORD))
+        try:
+            claimed = self._claim()
+        except BaseException:
+            self._record.close()
+            raise
+        if not claimed:
+            self._record.close()
+        return claimed
 
     def run(self) -> None:
-        """Everything from claim to `done`. Returns at once if the command may not start (any more)."""
-        os.setsid()
-        if not self._take_lock():
-            return
-        if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-            raise OSError(ctypes.get_errno(), "no child subreaper")
-        _survive_memory_pressure()
-        if not self._claim():
-            return
+        """Everything from the claim to `done`."""
         crash_point("shim.claimed")
         self._sink = Sink(os.path.join(self._folder, layout.OUTPUT), self._spec["keep_bytes"])
-        self._reserve_exit_record()
-        self._wake = _child_signals()
         try:
             self._start()
         except SpawnError as error:
-            self._childless = True
             self._write_exit({"error": str(error)})
-        else:
-            self._pump()
+        self._pump()
         self._finish()
-
-    def _take_lock(self) -> bool:
-        """False: another shim of this command has claimed. A daemon that probes holds the lock for microseconds."""
-        path = os.path.join(self._folder, layout.LOCK)
-        self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        while True:
-            try:
-                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if os.path.exists(os.path.join(self._folder, layout.CLAIM)):
-                    return False
-                time.sleep(0.0005)
-            else:
-                return True
 
     def _claim(self) -> bool:
         """Rule 9: look at the floor and claim in one step, so that an AdvanceEpoch sees the claim or bars it."""
-        path = os.path.join(self._folder, layout.CLAIM)
+        if not self._record.take():
+            return False
         with claims.shared(self._data):
             allowed = claims.read_rule(self._data).allows(self._seq, self._spec["epoch"])
-            if not allowed or os.path.exists(path):
+            if not allowed or not self._record.is_empty():
                 return False
-            claim = {"shim": os.getpid(), "shim_start": procfs.start_of(os.getpid()), "at_ns": time.time_ns()}
-            write_atomic(path, json.dumps(claim).encode(), sync=False)
+            self._record.claim({**self._own, "at_ns": time.time_ns()})
         return True
-
-    def _reserve_exit_record(self) -> None:
-        """Take the record's disk block now: a disk that fills up later must not turn an exit into a loss."""
-        self._exit_fd = os.open(
-            os.path.join(self._folder, layout.EXIT + ".tmp"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600
-        )
-        try:
-            os.posix_fallocate(self._exit_fd, 0, 4096)
-        except OSError as error:
-            if error.errno != errno.EOPNOTSUPP:
-                raise
 
     def _start(self) -> None:
         spec = self._spec
-        kept = {name: value for name, value in os.environ.items() if not is_private(name)}
-        env = {**kept, "PWD": spec["cwd"], **spec["env"], layout.MARKER: f"{spec['instance']}/{self._seq}"}
-        launch = Launch(spec["command"], spec["args"], env, spec["cwd"], spec["user"], spec["cgroup"])
-        self._out, out = _pipe()
-        self._err, err = _pipe()
-        stdin = self._open_stdin() if spec["stdin"] else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        env = {
+            **self._environment,
+            "PWD": spec["cwd"],
+            **spec["env"],
+            layout.MARKER: f"{spec['instance']}/{self._seq}",
+        }
+        launch = Launch(spec["command"], spec["args"], env, spec["cwd"], spec["user"])
+        stdin = self._open_stdin() if spec["stdin"] else self._nothing
         try:
-            self._process = spawn(launch, stdin, out, err)
+            self._pid = spawn(launch, stdin, self._command_out, self._command_err)
         finally:
-            for fd in (stdin, out, err):
-                os.close(fd)
-        self._pid = self._process.pid
-        self._deadline = time.monotonic() + spec["timeout_ns"] / 1e9 if spec["timeout_ns"] is not None else None
+            os.close(self._command_out)
+            os.close(self._command_err)
+            if stdin != self._nothing:
+                os.close(stdin)
+        if spec["timeout_ns"] is not None:
+            self._deadline = time.monotonic() + spec["timeout_ns"] / 1e9
         started = {"pid": self._pid, "start": procfs.start_of(self._pid), "at_ns": time.time_ns()}
-        write_atomic(os.path.join(self._folder, layout.STARTED), json.dumps(started).encode(), sync=False)
+        self._record.append("started", started)
         self._notify()
         crash_point("shim.command_started")
 
@@ -177,7 +181,7 @@ class Shim:
                     data = os.read(fd, PIECE_BYTES)
                     if data:
                         last_data = time.monotonic()
-                        self._record(open_pipes[fd], data)
+                        self._put_out(open_pipes[fd], data)
                     else:
                         poll.unregister(fd)
                         os.close(fd)
@@ -200,7 +204,7 @@ class Shim:
             waits.append(min(max(0, left_ms), WAIT_MS_MAX))
         return min(waits, default=None)
 
-    def _record(self, stream: int, data: bytes) -> None:
+    def _put_out(self, stream: int, data: bytes) -> None:
         if not self._recording:
             return
         before = self._sink.end
@@ -258,21 +262,13 @@ class Shim:
             "output_bytes": self._sink.end,
             "output_sha256": self._digest.hexdigest(),
         }
-        record = json.dumps(values).encode()
-        os.pwrite(self._exit_fd, record, 0)
-        os.ftruncate(self._exit_fd, len(record))
-        os.close(self._exit_fd)
-        path = os.path.join(self._folder, layout.EXIT)
-        os.rename(path + ".tmp", path)
+        self._record.append("exit", values)
         crash_point("shim.exit_recorded")
         self._notify()
 
     def _finish(self) -> None:
-        if self._spec["cgroup"]:
-            with suppress(OSError):  # of a child that another process moved out, or a folder of a test
-                os.rmdir(self._spec["cgroup"])
-        os.close(os.open(os.path.join(self._folder, layout.DONE), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-        os.close(self._lock)
+        self._record.append("done", {})
+        self._record.close()
         self._notify()
 
     def _notify(self) -> None:

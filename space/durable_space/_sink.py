@@ -22,8 +22,7 @@ SEGMENT_BYTES_MIN = 64 << 10
 
 class Sink:
     def __init__(self, folder: str, keep_bytes: int) -> None:
-        os.makedirs(folder, exist_ok=True)
-        self._folder = folder
+        self._folder = folder  # made with the first byte
         self._keep = keep_bytes
         self._segment_bytes = min(SEGMENT_BYTES_MAX, max(SEGMENT_BYTES_MIN, keep_bytes // 8))
         self._segments: deque[tuple[int, int]] = deque()  # (start, bytes) of finished segments, oldest first
@@ -60,6 +59,8 @@ class Sink:
     def _next_segment(self, stream: int) -> None:
         if self._data >= 0:
             self._segments.append((self._start, self.end - self._start))
+        else:
+            os.makedirs(self._folder, mode=0o700, exist_ok=True)
         self.close()
         kept = sum(size for _, size in self._segments)
         while self._segments and kept - self._segments[0][1] >= self._keep:

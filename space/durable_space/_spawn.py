@@ -1,7 +1,7 @@
 """Start the command itself, from the shim. Standard library alone.
 
-`subprocess` is used for its vfork: copying the page tables of a Python process costs more than everything else that a
-short command does. Only where something must happen between fork and exec (a cgroup to enter, another user) it forks.
+`posix_spawn`, since it does not copy: what it costs to fork a Python process, and to tear the copy down again at exec, is
+more than everything else that a short command does. Only another user needs a fork.
 """
 
 from __future__ import annotations
@@ -9,12 +9,14 @@ from __future__ import annotations
 import grp
 import os
 import pwd
-import subprocess
-from collections.abc import Callable, Mapping, Sequence
+import signal
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NoReturn
 
 COMMAND_OOM_SCORE = 500
+# What is handled or ignored in the shim, the command would ignore too.
+_DEFAULT_SIGNALS = [signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGALRM]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,88 +26,116 @@ class Launch:
     env: Mapping[str, str]
     cwd: str
     user: str  # empty: the daemon's own
-    cgroup: str  # folder of a cgroup v2 to enter first; empty: none
 
 
 class SpawnError(Exception):
     """The command did not start; its text is for people."""
 
 
-def spawn(launch: Launch, stdin: int, stdout: int, stderr: int) -> subprocess.Popen[bytes]:
-    """The running command, leader of its own process group. Raise SpawnError: nothing runs.
+def spawn(launch: Launch, stdin: int, stdout: int, stderr: int) -> int:
+    """Process id of the running command, leader of its own process group; the caller reaps it.
 
-    The three descriptors are those of the command; the caller has nothing else open that exec would keep. The caller reaps,
-    and keeps the object, which would otherwise reap too.
+    Raise SpawnError: nothing runs. The three descriptors become those of the command; the caller has nothing else open that
+    exec would keep, and no thread: its working directory changes for a moment.
     """
-    program = find_program(launch)
     try:
-        process = subprocess.Popen(
-            [launch.command, *launch.args],
-            executable=program,
-            env=launch.env,
-            cwd=launch.cwd,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            close_fds=False,
-            process_group=0,
-            preexec_fn=_entering(launch.cgroup) if launch.cgroup else None,
-            **_switching(launch.user),
-        )
+        os.chdir(launch.cwd)
+    except (FileNotFoundError, NotADirectoryError):
+        raise SpawnError(f"working directory {launch.cwd} does not exist") from None
+    except OSError as error:
+        raise SpawnError(f"cannot start {launch.command}: working directory: {error.strerror}") from None
+    try:
+        program = find_program(launch.command, launch.env)
+        user = _other_user(launch.user)
+        words = [launch.command, *launch.args]
+        if user is not None:
+            pid = _fork(program, words, launch.env, user, (stdin, stdout, stderr))
+        else:
+            pid = os.posix_spawn(
+                program,
+                words,
+                launch.env,
+                file_actions=[(os.POSIX_SPAWN_DUP2, fd, place) for place, fd in enumerate((stdin, stdout, stderr))],
+                setpgroup=0,
+                setsigdef=_DEFAULT_SIGNALS,
+            )
     except OSError as error:
         raise SpawnError(f"cannot start {launch.command}: {error.strerror}") from None
-    except (subprocess.SubprocessError, LookupError) as error:
+    except (LookupError, ValueError) as error:
         raise SpawnError(f"cannot start {launch.command}: {error}") from None
-    _prefer_to_die(process.pid)
-    return process
+    finally:
+        os.chdir("/")
+    _prefer_to_die(pid)
+    return pid
 
 
-def find_program(launch: Launch) -> str:
-    """As execvp does, but against the command's own PATH and folder."""
-    if not os.path.isdir(launch.cwd):
-        raise SpawnError(f"working directory {launch.cwd} does not exist")
-    if "/" in launch.command:
-        candidates = [os.path.join(launch.cwd, launch.command)]
-    else:
-        folders = launch.env.get("PATH", os.defpath).split(":")
-        candidates = [os.path.join(launch.cwd, folder, launch.command) for folder in folders]
-    refused = False
+def find_program(command: str, env: Mapping[str, str]) -> str:
+    """As execvp does, but against the command's own PATH; relative to the working directory."""
+    folders = [""] if "/" in command else env.get("PATH", os.defpath).split(":")
+    candidates = [os.path.join(folder, command) for folder in folders]
     for candidate in candidates:
-        if os.path.isfile(candidate):
-            if os.access(candidate, os.X_OK):
-                return candidate
-            refused = True
-    raise SpawnError(f"{'not executable' if refused else 'executable not found'}: {launch.command}")
+        if os.access(candidate, os.X_OK) and os.path.isfile(candidate):
+            return candidate
+    refused = any(os.path.isfile(candidate) for candidate in candidates)
+    raise SpawnError(f"{'not executable' if refused else 'executable not found'}: {command}")
 
 
-def _entering(cgroup: str) -> Callable[[], None]:
-    def enter() -> None:
-        # Before anything of the command runs: all that it forks is born inside.
-        fd = os.open(os.path.join(cgroup, "cgroup.procs"), os.O_WRONLY | os.O_CLOEXEC)
-        os.write(fd, b"0")
-        os.close(fd)
-
-    return enter
-
-
-def _switching(user: str) -> dict[str, Any]:
-    """`name`, or a user id in digits. Raise LookupError: there is no such user."""
+def _other_user(user: str) -> pwd.struct_passwd | None:
+    """`name`, or a user id in digits; None: our own. Raise LookupError: there is no such user."""
     if not user:
-        return {}
+        return None
     entry = pwd.getpwuid(int(user)) if user.isdigit() else pwd.getpwnam(user)
-    if entry.pw_uid == os.geteuid():
-        return {}
-    groups = [group.gr_gid for group in grp.getgrall() if entry.pw_name in group.gr_mem]
-    return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": groups}
+    return None if entry.pw_uid == os.geteuid() else entry
+
+
+def _fork(program: str, words: list[str], env: Mapping[str, str], user: pwd.struct_passwd, fds: Sequence[int]) -> int:
+    groups = [group.gr_gid for group in grp.getgrall() if user.pw_name in group.gr_mem]
+    report, tell = os.pipe2(os.O_CLOEXEC)
+    pid = os.fork()
+    if pid == 0:
+        _exec_as(program, words, env, user, groups, fds, tell)
+    os.close(tell)
+    try:
+        number = os.read(report, 16)  # empty once exec has closed it
+    finally:
+        os.close(report)
+    if number:
+        os.waitpid(pid, 0)
+        raise OSError(int(number), os.strerror(int(number)))
+    return pid
+
+
+def _exec_as(
+    program: str, words: list[str], env: Mapping[str, str], user: pwd.struct_passwd, groups: list[int],
+    fds: Sequence[int], tell: int,
+) -> NoReturn:  # fmt: skip
+    try:
+        os.setpgid(0, 0)
+        signal.set_wakeup_fd(-1)
+        for number in _DEFAULT_SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+        for place, fd in enumerate(fds):
+            os.dup2(fd, place)
+        os.setgroups(groups)
+        os.setgid(user.pw_gid)
+        os.setuid(user.pw_uid)
+        os.execve(program, words, env)
+    except OSError as error:
+        os.write(tell, b"%d" % (error.errno or 1))
+    finally:
+        os._exit(127)
 
 
 def _prefer_to_die(pid: int) -> None:
     """When memory runs out the command goes before its shim, which alone can prove what became of it (rule 27)."""
-    path = f"/proc/{pid}/oom_score_adj"
     try:
-        with open(path, "r+", encoding="ascii") as file:
-            if int(file.read()) < COMMAND_OOM_SCORE:
-                file.seek(0)
-                file.write(str(COMMAND_OOM_SCORE))
+        fd = os.open(f"/proc/{pid}/oom_score_adj", os.O_RDWR | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        if int(os.read(fd, 16)) < COMMAND_OOM_SCORE:
+            os.pwrite(fd, b"%d" % COMMAND_OOM_SCORE, 0)
     except (OSError, ValueError):
         pass
+    finally:
+        os.close(fd)

@@ -1,4 +1,4 @@
-"""Follow one command: its start, its output from any kept offset, its end; and start it if it is new.
+"""Follow one command: its start, its output from any kept offset, its end.
 
 Frames: 16 to 64 KiB, or what there is after 20 ms. One frame is in memory per follower: whoever does not read, waits.
 """
@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 from durable_space import layout, output
 from durable_space.commands import Ending, Observed
-from durable_space.gate import Caller
 from durable_space.output import OutputReader, Piece
 from durable_space.refusal import Code, Reason, Refused, limit
-from durable_space.rows import CommandConfig, Row
+from durable_space.rows import Row
 from durable_space.runtime import Runtime
 from durable_space.states import State
 
@@ -24,6 +23,7 @@ FRAME_BYTES_MAX = 64 << 10
 FRAME_BYTES_MIN = 16 << 10
 FRAME_SECONDS = 0.02
 LOOK_SECONDS = 0.25  # between looks without a notice: a shim that was killed sends none
+ASK_SECONDS = 1.0  # until a shim is asked for again (then twice as long): who took the request may have been killed
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,61 +44,48 @@ class Idle:
 Event = Start | Piece | Ending | Idle
 
 
-async def start(runtime: Runtime, caller: Caller, request_id: str, tag: str, config: CommandConfig) -> tuple[Row, bool]:
-    """Reserve if it is new, and see to it that a shim takes it on. Give (row, deduplicated). Raise Refused.
-
-    A row that nothing has claimed yet is asked for again: the daemon or the zygote may have died in between, and
-    whatever came of the earlier request, only one shim claims.
-    """
-
-    def reserve() -> tuple[Row, bool]:
-        with runtime.gate.change(caller):
-            row, fresh = runtime.commands.reserve(request_id, tag, config, runtime.gate.floor)
-        state = State.RESERVED if fresh else runtime.commands.observe(row).state
-        if state is State.RESERVED:
-            runtime.commands.prepare(row)
-        return row, state is State.RESERVED
-
-    row, unclaimed = await runtime.run(reserve)
-    if unclaimed:
-        runtime.zygote.request(row.seq)
-    return row, not unclaimed
-
-
 async def follow(
     runtime: Runtime,
     row: Row,
     offset: int | None,
     *,
     deduplicated: bool,
+    fresh: bool = False,
     tail_bytes: int = 0,
     idle_seconds: float = 0.0,
 ) -> AsyncIterator[Event]:
-    """From `offset`, or (None) the newest `tail_bytes` and what comes. Ends with exactly one Ending.
+    """From `offset`, or (None) the newest `tail_bytes` and what comes. Ends with exactly one Ending. `fresh`: just reserved, so
+    there was no output before this follower.
 
     Raise Refused: OutputGone; or the command was barred before it started.
     """
     folder = os.path.join(runtime.commands.folder(row.seq), layout.OUTPUT)
     with runtime.notices.listen(row.seq) as notice:
         observed = await _until_started(runtime, row.seq, notice)
-        first, end = await runtime.run(output.kept_range, folder)
+        first, end = (0, 0) if fresh else await runtime.run(output.kept_range, folder)
         if offset is None:
             offset = max(first, end - tail_bytes)
         yield Start(observed, deduplicated, first, end)
         reader = OutputReader(folder, offset)
         try:
-            async for event in _output_and_end(runtime, row.seq, reader, notice, idle_seconds):
+            async for event in _output_and_end(runtime, row.seq, reader, notice, idle_seconds, live=fresh):
                 yield event
         finally:
             reader.close()
 
 
 async def _until_started(runtime: Runtime, seq: int, notice: asyncio.Event) -> Observed:
+    patience = ASK_SECONDS
+    asked_at = time.monotonic()
     while True:
         notice.clear()
-        observed = await runtime.run(observe, runtime, seq)
+        # On the loop, as everywhere where a notice came or is about to: the record is small, and was just written.
+        observed = observe(runtime, seq)
         if observed.claim is not None or observed.state is not State.RESERVED:
             runtime.zygote.claimed(seq)
+        elif time.monotonic() - asked_at > patience:
+            runtime.zygote.repeat(seq)
+            asked_at, patience = time.monotonic(), patience * 2
         if observed.state is State.NEVER_STARTED:
             if observed.row.owner == runtime.gate.floor:
                 raise limit("no process could be made for it, or everything was ended before it started: try again")
@@ -119,18 +106,23 @@ async def _until_started(runtime: Runtime, seq: int, notice: asyncio.Event) -> O
 
 
 async def _output_and_end(
-    runtime: Runtime, seq: int, reader: OutputReader, notice: asyncio.Event, idle_seconds: float
+    runtime: Runtime, seq: int, reader: OutputReader, notice: asyncio.Event, idle_seconds: float, *, live: bool
 ) -> AsyncIterator[Event]:
+    """`live`: the reader stands at the end of what there was, so that what it reads next was just written and is in memory:
+    the look needs no thread. A replay may wait for the disk."""
     sent_at = heard_at = 0.0
 
     def look() -> tuple[Observed, list[Piece]]:
         # The state first: what is final now has all its output on disk, so an empty read after it is the end.
         observed = observe(runtime, seq)
+        if observed.end is not None and observed.end.output_bytes == reader.offset:
+            return observed, []
         return observed, reader.read(FRAME_BYTES_MAX)
 
     while True:
         notice.clear()
-        observed, pieces = await runtime.run(look)
+        observed, pieces = look() if live else await runtime.run(look)
+        live = live or sum(len(piece.data) for piece in pieces) < FRAME_BYTES_MIN
         now = time.monotonic()
         for piece in pieces:
             yield piece

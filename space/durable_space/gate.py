@@ -59,9 +59,31 @@ class Gate:
         try:
             yield
         finally:
-            with self._state:
-                self._changing -= 1
-                self._state.notify_all()
+            self.leave()
+
+    def try_enter(self, caller: Caller) -> bool:
+        """`change` for the event loop, which must not wait here. False: a raise is under way. `leave` ends it."""
+        with self._state:
+            if self._raising:
+                return False
+            self.check(caller)
+            self._changing += 1
+            return True
+
+    def enter_again(self) -> None:
+        """Of one who is inside: for work that may outlast it. `leave` ends this one too."""
+        with self._state:
+            self._changing += 1
+
+    def leave(self) -> None:
+        with self._state:
+            self._changing -= 1
+            self._state.notify_all()
+
+    def await_raise(self) -> None:
+        """Until none is under way."""
+        with self._state:
+            self._state.wait_for(lambda: not self._raising)
 
     @contextmanager
     def raising(self) -> Iterator[None]:

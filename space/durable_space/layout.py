@@ -6,21 +6,24 @@ DIR/ledger.db               rows, floor and identity (`ledger`): the truth, sync
 DIR/floor, DIR/floor.lock   what a shim may still claim (`claims`): a projection of the ledger
 DIR/zygote                  process id and start time of the newest zygote
 DIR/staging/                symlinks to temporary files, swept at start; blobs of an Apply
-DIR/commands/<seq>/         one command (16 hex digits): `spec`, `lock`, `claim`, `started`, `exit`, `done`, `out/`, `stdin`,
-                            `inputs`
+DIR/commands/<seq>/         one command (16 hex digits): `record` (`_record`), `out/` (`_sink`), `stdin` and `control` (pipes),
+                            `inputs`, and `spec` where the command is too long for a packet
 """
 
 from __future__ import annotations
 
 import os
 
-SPEC, LOCK, CLAIM, STARTED, EXIT, DONE = "spec", "lock", "claim", "started", "exit", "done"
-OUTPUT, STDIN, CONTROL, INPUTS = "out", "stdin", "control", "inputs"
+RECORD, SPEC, OUTPUT, STDIN, CONTROL, INPUTS = "record", "spec", "out", "stdin", "control", "inputs"
 MARKER = "SPACE_COMMAND_ID"  # in the environment of every command: `<instance>/<seq>`, an audit and no mechanism
 
 
 def command_folder(data: str, seq: int) -> str:
     return os.path.join(data, "commands", f"{seq:016x}")
+
+
+def record_file(data: str, seq: int) -> str:
+    return os.path.join(command_folder(data, seq), RECORD)
 
 
 def floor_file(data: str) -> str:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar, overload
 
 from durable_base.crash import crash_point
 from durable_base.errors import UsageError
@@ -28,6 +28,7 @@ from durable_space.claims import ClaimRule
 from durable_space.rows import CommandConfig, Row
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 _SCHEMA = """
 create table if not exists meta (name text primary key, value text not null);
@@ -38,7 +39,7 @@ create table if not exists command (
   proven integer not null default 0
 );
 """
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,7 @@ class Ledger:
         self._lock = threading.Lock()
         self.rows: dict[int, Row] = {}
         self._by_request: dict[str, int] = {}
+        self._by_tag: dict[str, set[int]] = {}
         fresh = not path.exists()
         self._writer = _Writer(path)
         self._writer.run(lambda db: _prepare(db, generation)).result()
@@ -72,7 +74,8 @@ class Ledger:
             crash_point("ledger.made")
         if meta["version"] != str(SCHEMA_VERSION):
             raise UsageError(
-                f"{path}: ledger version {meta['version']}, this daemon knows {SCHEMA_VERSION}: upgrade it"
+                f"{path}: ledger version {meta['version']}, this daemon knows {SCHEMA_VERSION}: "
+                "use the daemon that made it, or another --data"
             )
         if int(meta["generation"]) > generation:
             raise UsageError(
@@ -81,10 +84,10 @@ class Ledger:
             )
         self.instance_id: str = meta["instance_id"]
         self.floor = Floor(int(meta["epoch"]), meta["incarnation"])
-        self.seq = self._next = int(meta["seq"])
         self.rule = ClaimRule(self.floor.epoch, int(meta["barred_through"]), frozenset(json.loads(meta["admitted"])))
         for row in self._writer.run(_read_rows).result():
             self._keep(row)
+        self.seq = self._next = max(int(meta["seq"]), max(self.rows, default=0))
 
     def close(self) -> None:
         self._writer.close()
@@ -92,6 +95,13 @@ class Ledger:
     def by_request(self, request_id: str) -> Row | None:
         seq = self._by_request.get(request_id)
         return None if seq is None else self.rows[seq]
+
+    def by_tag(self, tag: str) -> Row | None:
+        """The newest row that has it as tag or as request id."""
+        with self._lock:
+            seq = max(self._by_tag.get(tag, ()), default=0)
+            seq = max(seq, self._by_request.get(tag, 0))
+            return self.rows.get(seq)
 
     def reserve(
         self,
@@ -101,24 +111,33 @@ class Ledger:
         owner: Floor,
         boot_id: str,
         instead_of: Row | None = None,
-    ) -> Row:
-        """A new row, on disk. `instead_of` is a row of the same id that never started: it goes in the same step."""
+        then: Callable[[Row], None] = lambda row: None,
+    ) -> Future[Row]:
+        """A new row; the future has it once it is on disk and `then`, in the ledger's thread, is done with it.
+
+        `instead_of` is a row of the same id that never started: it goes in the same step. What `then` raises is the
+        future's error; the row stays.
+        """
         with self._lock:
             self._next += 1
             row = Row(self._next, request_id, tag, config, owner, boot_id, time.time_ns())
 
         def write(db: sqlite3.Connection) -> None:
             if instead_of is not None:
-                db.execute("delete from command where seq = ?", (instead_of.seq,))
+                db.execute("delete from command where seq = ?", (instead_of.seq,))  # the new row's number is higher
             _insert(db, row)
 
-        self._writer.run(write).result()
-        with self._lock:
-            if instead_of is not None:
-                self._drop(instead_of)
-            self._keep(row)
-            self.seq = max(self.seq, row.seq)
-        return row
+        def keep(_: None) -> Row:
+            with self._lock:
+                if instead_of is not None:
+                    self._drop(instead_of)
+                self._keep(row)
+                self.seq = max(self.seq, row.seq)
+            crash_point("ledger.reserved_synced")
+            then(row)
+            return row
+
+        return self._writer.run(write, keep)
 
     def decide(self, verdict: Verdict) -> None:
         """Floor, `killed_by`, adoption and bar in one synced step (rules 4, 9, 10, 21)."""
@@ -160,9 +179,13 @@ class Ledger:
     def forget(self, seqs: Iterable[int]) -> None:
         with self._lock:
             gone = [self.rows[seq] for seq in seqs]
-        self._writer.run(
-            lambda db: db.executemany("delete from command where seq = ?", [(row.seq,) for row in gone])
-        ).result()
+            newest = self._next
+
+        def write(db: sqlite3.Connection) -> None:
+            _set_meta(db, seq=newest)  # numbers never come again, so it must not depend on the rows that go
+            db.executemany("delete from command where seq = ?", [(row.seq,) for row in gone])
+
+        self._writer.run(write).result()
         with self._lock:
             for row in gone:
                 self._drop(row)
@@ -183,29 +206,47 @@ class Ledger:
     def _keep(self, row: Row) -> None:
         self.rows[row.seq] = row
         self._by_request[row.request_id] = row.seq
+        self._by_tag.setdefault(row.tag, set()).add(row.seq)
 
     def _drop(self, row: Row) -> None:
         self.rows.pop(row.seq, None)
         if self._by_request.get(row.request_id) == row.seq:
             del self._by_request[row.request_id]
+        tagged = self._by_tag.get(row.tag, set())
+        tagged.discard(row.seq)
+        if not tagged:
+            self._by_tag.pop(row.tag, None)
+
+
+class _Job:
+    """What to write, and what to do with its result once it is synced."""
+
+    def __init__(self, write: Callable[[sqlite3.Connection], object], then: Callable[[Any], object]) -> None:
+        self.write = write
+        self.then = then
+        self.future: Future[Any] = Future()
 
 
 class _Writer:
     """The thread that owns the connection. Jobs queued while one commit syncs share the next one."""
 
     def __init__(self, path: Path) -> None:
-        self._jobs: queue.SimpleQueue[tuple[Callable[[sqlite3.Connection], object], Future[object]] | None] = (
-            queue.SimpleQueue()
-        )
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._path = path
         self._thread = threading.Thread(target=self._work, name="ledger", daemon=True)
         self._thread.start()
 
-    def run(self, job: Callable[[sqlite3.Connection], T]) -> Future[T]:
-        """The result is set after the commit that carries the job is synced; if that failed, its error is."""
-        future: Future[T] = Future()
-        self._jobs.put((job, future))  # type: ignore[arg-type]  # one queue for all result types
-        return future
+    @overload
+    def run(self, write: Callable[[sqlite3.Connection], T]) -> Future[T]: ...
+    @overload
+    def run(self, write: Callable[[sqlite3.Connection], T], then: Callable[[T], U]) -> Future[U]: ...
+    def run(
+        self, write: Callable[[sqlite3.Connection], Any], then: Callable[[Any], Any] = lambda result: result
+    ) -> Any:
+        """The future is set after the commit that carries the job is synced; if that failed, its error is."""
+        job = _Job(write, then)
+        self._jobs.put(job)
+        return job.future
 
     def close(self) -> None:
         self._jobs.put(None)
@@ -227,19 +268,22 @@ class _Writer:
         db.close()
 
 
-def _commit(db: sqlite3.Connection, batch: list[tuple[Callable[[sqlite3.Connection], object], Future[object]]]) -> None:
+def _commit(db: sqlite3.Connection, batch: list[_Job]) -> None:
     try:
         db.execute("begin immediate")
-        results = [job(db) for job, _ in batch]
+        results = [job.write(db) for job in batch]
         db.execute("commit")
     except BaseException as error:
         if db.in_transaction:
             db.execute("rollback")
-        for _, future in batch:
-            future.set_exception(error)
+        for job in batch:
+            job.future.set_exception(error)
         return
-    for (_, future), result in zip(batch, results, strict=True):
-        future.set_result(result)
+    for job, result in zip(batch, results, strict=True):
+        try:
+            job.future.set_result(job.then(result))
+        except Exception as error:
+            job.future.set_exception(error)
 
 
 def _prepare(db: sqlite3.Connection, generation: int) -> None:
@@ -297,7 +341,6 @@ def _insert(db: sqlite3.Connection, row: Row) -> None:
         row.boot_id, row.created_ns, row.killed, row.killed_by, row.never_started, row.stopping, row.proven,
     )  # fmt: skip
     db.execute(f"insert into command ({', '.join(_COLUMNS)}) values ({', '.join('?' * len(_COLUMNS))})", values)
-    db.execute("update meta set value = ? where name = 'seq' and cast(value as integer) < ?", (str(row.seq), row.seq))
 
 
 def _update(db: sqlite3.Connection, rows: Iterable[Row]) -> None:

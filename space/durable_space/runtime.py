@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -19,8 +20,11 @@ from durable_space.ledger import Ledger
 from durable_space.notices import Notices
 from durable_space.refusal import Refused
 from durable_space.staging import Staging
+from durable_space.starting import Starter
 from durable_space.workspace import Workspace
 from durable_space.zygote import Zygote, end_older
+
+log = logging.getLogger("durable.space")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -50,15 +54,16 @@ class Runtime:
             rows_max=config.limits.rows,
             open_max=config.limits.open_commands,
             free_bytes=config.limits.free_bytes,
-            make_cgroup=self.ender.make_cgroup,
         )
         self.commands.sweep()
+        self.ender.sweep()
         self.staging = Staging(config.data / "staging", self.instance_id)
         self.staging.sweep()
         self.gate = Gate(self.ledger.floor)
         self.workspace = Workspace(self.workspace_root, self.gate, self.staging)
         self.notices: Notices
         self.zygote: Zygote
+        self.starter: Starter
         self._loop: asyncio.AbstractEventLoop
         self.epochs = Epochs(config.data, self.commands, self.gate, self.ender, self._own_processes, self._wake_all)
         # Two pools, so that a scan of a large tree does not keep commands waiting.
@@ -69,7 +74,8 @@ class Runtime:
         """Finish what the last daemon began, then start the zygote. Give what `Epochs.recover` gives."""
         self._loop = asyncio.get_running_loop()
         self.notices = Notices(self.instance_id)
-        self.zygote = Zygote(self.config.data, self._spawn_failed)
+        self.zygote = Zygote(self.config.data, self.ender.cgroups, self._spawn_failed)
+        self.starter = Starter(self)
         refusal = await self.run(self.epochs.recover, self.config.epoch_floor)
         self.zygote.start()
         return refusal
@@ -104,11 +110,13 @@ class Runtime:
         self._loop.call_soon_threadsafe(self.notices.wake_all)
 
     def _spawn_failed(self, seq: int, number: int) -> None:
-        """No process could be made: the row never started, and says so."""
-        del number
+        """No process could be made: the row never started, and says so. Not if another shim took it on meanwhile."""
+        log.warning("spawn.failed", extra={"fields": {"errno": number}})
 
         def mark() -> None:
-            self.ledger.mark([seq], never_started=True)
+            row = self.ledger.rows.get(seq)
+            if row is not None and self.commands.bar(row):
+                self.ledger.mark([seq], never_started=True)
             self._wake_all()
 
         self._loop.run_in_executor(self._short, mark)

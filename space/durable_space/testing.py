@@ -31,6 +31,8 @@ from durable_protocol.durable.space.v1 import workspace_pb2
 from durable_protocol.durable.space.v1.files_pb2_grpc import FileServiceStub
 from durable_protocol.durable.space.v1.space_pb2_grpc import LedgerServiceStub, SpaceServiceStub
 from durable_protocol.durable.space.v1.workspace_pb2_grpc import WorkspaceServiceStub
+from durable_space._record import Record, read
+from durable_space.layout import record_file
 
 T = TypeVar("T")
 START_SECONDS = 20.0
@@ -332,8 +334,13 @@ class LocalDaemon:
 
     def shim(self, seq: int) -> int:
         """The process id of a command's shim."""
-        path = self.data / "commands" / f"{seq:016x}" / "claim"
-        return int(json.loads(path.read_bytes())["shim"])
+        claim = self.record(seq).claim
+        assert claim is not None, "no shim has claimed it"
+        return int(claim["shim"])
+
+    def record(self, seq: int) -> Record:
+        """What a command's shim has written down."""
+        return read(record_file(str(self.data), seq))[0]
 
     def kill(self) -> None:
         """SIGKILL to the daemon alone; its zygote ends by itself, shims and commands go on."""

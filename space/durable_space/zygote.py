@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -21,22 +22,29 @@ from durable_space._shim import is_private
 log = logging.getLogger("durable.space")
 
 _BOOTSTRAP = (
-    "import sys; sys.path[:0] = sys.argv[3:]; from durable_space._zygote import serve; "
-    "serve(int(sys.argv[1]), sys.argv[2])"
+    "import sys; sys.path[:0] = sys.argv[5:]; from durable_space._zygote import serve; "
+    "serve(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4])"
 )
 
 
 class Zygote:
-    """Of the event loop. A request whose zygote died before it forked is asked again of the next one; two shims of one
-    command are harmless, since only one gets the lock and claims."""
+    """Of the event loop, but for `request` and `claimed`, which any thread may call.
 
-    def __init__(self, data: Path, failed: Callable[[int, int], None]) -> None:
-        """`failed(seq, errno)` is called when no process could be made for a command."""
+    A request whose zygote died before a shim took it is asked again of the next one; two shims of one command are harmless,
+    since only one gets the lock and claims.
+    """
+
+    def __init__(self, data: Path, cgroups: str, failed: Callable[[int, int], None]) -> None:
+        """`cgroups` is where each shim gets a group of its own, empty: none does. `failed(seq, errno)` is called when no process
+        could be made for a command."""
         self._data = data
+        self._cgroups = cgroups
         self._failed = failed
-        self._pending: set[int] = set()
-        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()  # of the next two
+        self._pending: dict[int, bytes] = {}
         self._socket: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._life = -1  # readable when the zygote is dead: its shims hold the socket too, but not this
         self._closing = False
         self._started_at = 0.0
 
@@ -44,35 +52,50 @@ class Zygote:
         end_older(self._data)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
+        self._life, life = os.pipe()
         # Ours and the environment's: a zygote runs without site-packages, so where its two packages lie is told to it.
         homes = sorted({str(Path(str(package)).parent.parent) for package in (durable_base.__file__, __file__)})
-        command = [sys.executable, "-S", "-E", "-c", _BOOTSTRAP, str(theirs.fileno()), str(self._data), *homes]
+        words = [str(theirs.fileno()), str(life), str(self._data), self._cgroups, *homes]
         self._process = subprocess.Popen(
-            command,
-            pass_fds=[theirs.fileno()],
+            [sys.executable, "-S", "-E", "-c", _BOOTSTRAP, *words],
+            pass_fds=[theirs.fileno(), life],
             env=zygote_environment(),
             cwd="/",
             stdin=subprocess.DEVNULL,
             start_new_session=True,
         )
         theirs.close()
-        self._socket = ours
+        os.close(life)
         self._started_at = time.monotonic()
         start = procfs.start_of(self._process.pid)
         (self._data / "zygote").write_text(f"{self._process.pid} {start}\n")
-        asyncio.get_running_loop().add_reader(ours, self._receive)
-        for seq in sorted(self._pending):
-            self._send(seq)
+        loop = asyncio.get_running_loop()
+        loop.add_reader(ours, self._receive)
+        loop.add_reader(self._life, self._restart)
+        with self._lock:
+            self._socket = ours
+            pending = sorted(self._pending.items())
+        for seq, packet in pending:
+            self._send(seq, packet)
 
-    def request(self, seq: int) -> None:
-        self._pending.add(seq)
-        self._send(seq)
+    def request(self, seq: int, packet: bytes) -> None:
+        with self._lock:
+            self._pending[seq] = packet
+        self._send(seq, packet)
+
+    def repeat(self, seq: int) -> None:
+        """Ask again, if it is not known to have claimed: whoever took the request may have been killed."""
+        packet = self._pending.get(seq)
+        if packet is not None:
+            self._send(seq, packet)
 
     def claimed(self, seq: int) -> None:
         """Seen to have claimed, or barred: never to be asked for again."""
-        self._pending.discard(seq)
+        with self._lock:
+            self._pending.pop(seq, None)
 
     def close(self) -> None:
+        """Returns when zygote and waiting shims have gone."""
         self._closing = True
         self._drop_socket()
         if self._process is not None:
@@ -82,19 +105,17 @@ class Zygote:
     def pid(self) -> int:
         return self._process.pid if self._process else 0
 
-    def _send(self, seq: int) -> None:
-        if self._socket is None:
-            return  # the next one is asked when it is up
-        try:
-            self._socket.send(b"%d" % seq)
-        except BlockingIOError:
-            asyncio.get_running_loop().call_later(0.01, self._send_again, seq)
-        except OSError:
-            self._restart()
-
-    def _send_again(self, seq: int) -> None:
-        if seq in self._pending:
-            self._send(seq)
+    def _send(self, seq: int, packet: bytes) -> None:
+        with self._lock:
+            if self._socket is None:
+                return  # the next one is asked when it is up
+            try:
+                self._socket.send(packet)
+            except BlockingIOError:
+                # `repeat` sends it: whoever follows the command asks again until it is claimed.
+                log.info("zygote.busy", extra={"fields": {"pending": len(self._pending)}})
+            except OSError:
+                pass  # it died; `_restart` follows
 
     def _receive(self) -> None:
         if self._socket is None:
@@ -109,7 +130,7 @@ class Zygote:
             self._restart()
             return
         _, seq, number = packet.split()
-        self._pending.discard(int(seq))
+        self.claimed(int(seq))
         self._failed(int(seq), int(number))
 
     def _restart(self) -> None:
@@ -123,14 +144,20 @@ class Zygote:
         asyncio.get_running_loop().call_later(delay, self._start_unless_closing)
 
     def _start_unless_closing(self) -> None:
-        if not self._closing:
+        if not self._closing and self._socket is None:
             self.start()
 
     def _drop_socket(self) -> None:
-        if self._socket is not None:
-            asyncio.get_running_loop().remove_reader(self._socket)
-            self._socket.close()
-            self._socket = None
+        with self._lock:
+            dropped, self._socket = self._socket, None
+        loop = asyncio.get_running_loop()
+        if dropped is not None:
+            loop.remove_reader(dropped)
+            dropped.close()
+        if self._life >= 0:
+            loop.remove_reader(self._life)
+            os.close(self._life)
+            self._life = -1
 
 
 def end_older(data: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
 import signal
@@ -12,12 +11,15 @@ import subprocess
 import threading
 import time
 from pathlib import Path
+from typing import cast
 
 import grpc
 import pytest
 
 from durable_protocol.cua.env.v1 import process_pb2 as cua
 from durable_space import procfs
+from durable_space._zygote import SPARE
+from durable_space.layout import record_file
 from durable_space.testing import Client, LocalDaemon, collect, refusal, until
 
 TWICE = "echo ran >> ran.txt; echo out; exit 5"
@@ -109,8 +111,7 @@ def test_daemon_killed_while_a_command_runs_finds_it_with_every_byte(space: Clie
 def test_command_that_ends_without_a_daemon_keeps_its_status(space: Client, daemon: LocalDaemon) -> None:
     space.start("log/1:1:0@0", "sleep 0.2; echo late; exit 9")
     daemon.kill()
-    exit_record = daemon.data / "commands" / f"{1:016x}" / "exit"
-    until(exit_record.exists)
+    until(lambda: daemon.record(1).exit is not None)
     space = daemon.start()
     outcome = collect(space.attach("log/1:1:0@0"))
     assert (outcome.stdout, outcome.end.exit_code) == (b"late\n", 9)
@@ -119,7 +120,7 @@ def test_command_that_ends_without_a_daemon_keeps_its_status(space: Client, daem
 def test_deadline_is_kept_without_a_daemon(space: Client, daemon: LocalDaemon) -> None:
     space.start("log/1:1:0@0", "sleep 60", timeout=0.5)
     daemon.kill()
-    until((daemon.data / "commands" / f"{1:016x}" / "exit").exists)
+    until(lambda: daemon.record(1).exit is not None)
     end = collect(daemon.start().attach("log/1:1:0@0")).end
     assert end.timed_out
 
@@ -150,14 +151,15 @@ def test_rows_of_another_boot_are_lost_and_never_started(daemon: LocalDaemon) ->
 def test_process_id_of_a_stranger_gets_no_signal(space: Client, daemon: LocalDaemon) -> None:
     """A record that names a live process with another start time: not its shim, not its command."""
     space.start("log/1:1:0@0", "sleep 60")
-    folder = daemon.data / "commands" / f"{1:016x}"
+    path = Path(record_file(str(daemon.data), 1))
     shim = daemon.shim(1)
     shim_start = procfs.start_of(shim)
     time.sleep(0.02)  # the kernel counts start times in hundredths of a second
     stranger = subprocess.Popen(["sleep", "60"])
     try:
-        started = json.loads((folder / "started").read_text())
-        (folder / "started").write_text(json.dumps({**started, "pid": stranger.pid}))
+        pid = str(cast(dict[str, int], daemon.record(1).started)["pid"])
+        assert len(pid) == len(str(stranger.pid))
+        path.write_bytes(path.read_bytes().replace(f'"pid": {pid},'.encode(), f'"pid": {stranger.pid},'.encode()))
         space = daemon.restart()
         request = cua.SignalProcessRequest(process=cua.ProcessSelector(tag="log/1:1:0@0"), signal=cua.SIGNAL_KILL)
         assert refusal(lambda: space.call(space.processes.SignalProcess, request)).code == "FAILED_PRECONDITION"
@@ -205,10 +207,14 @@ def test_kills_at_random_moments_lose_nothing_and_run_nothing_twice(daemon: Loca
 
 
 def test_nothing_leaks(space: Client, daemon: LocalDaemon, tmp_path: Path) -> None:
-    """After ended commands: no shim, no zombie, no temporary file; files as the layout names them."""
+    """After ended commands: only shims that wait, without children; no temporary file; files as the layout names them."""
     for number in range(5):
         space.run(f"log/1:{number}:0@0", "echo x")
-    until(lambda: not procfs.descendants(procfs.table(), [daemon.zygote]))
+    processes = procfs.table()
+    shims = procfs.descendants(processes, [daemon.zygote])
+    assert all(processes[pid].parent == daemon.zygote and processes[pid].alive for pid in shims)
+    assert len(shims) <= 2 * SPARE
     names = {path.name for path in (daemon.data / "commands").glob("*/*")}
-    assert names == {"spec", "lock", "claim", "started", "exit", "done", "out"}
+    assert names == {"record", "out"}
+    until(lambda: all(daemon.record(seq).done is not None for seq in range(1, 6)))
     assert list((daemon.data / "staging").iterdir()) == []

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
 import grpc
 import pytest
@@ -16,8 +17,10 @@ from click.testing import CliRunner
 from durable_base import crash
 from durable_base.errors import UsageError
 from durable_space import procfs
+from durable_space._record import read
 from durable_space.cli import arguments, space
 from durable_space.ending import cgroup
+from durable_space.layout import record_file
 from durable_space.seed import fill
 from durable_space.testing import Client, LocalDaemon, until
 
@@ -68,7 +71,7 @@ def test_keeper_reaps_orphans(tmp_path: Path) -> None:
             client = Client(channel)
             client.run("1", "setsid sleep 60 > /dev/null 2>&1 &")
             zygote = int((tmp_path / "d" / "zygote").read_text().split()[0])
-            shim = int(json.loads((tmp_path / "d" / "commands" / f"{1:016x}" / "claim").read_text())["shim"])
+            shim = int(cast(dict[str, int], read(record_file(str(tmp_path / "d"), 1))[0].claim)["shim"])
             for pid in (zygote, shim):  # the zygote reaps its shims; without it they, and what they reaped, are orphans
                 os.kill(_outer(keeper.pid, pid), signal.SIGKILL)
             until(lambda: _zombies(keeper.pid) == 0)
@@ -172,18 +175,23 @@ def test_filler_names_the_folder_that_lacks(tmp_path: Path) -> None:
 def test_cgroup_file_protocol(tmp_path: Path) -> None:
     """On a plain folder: what is written where, and what is read as empty."""
     groups = cgroup.CgroupTree(tmp_path, "i" * 32)
-    folder = Path(groups.make(7))
-    assert folder.parent.parent == tmp_path
-    assert not groups.populated(7)
-    (folder / "cgroup.events").write_text("populated 1\nfrozen 0\n")
-    assert groups.populated(7)
-    groups.kill(7)
+    folder = groups.folder / "a"
+    folder.mkdir(parents=True)
+    assert not groups.populated("a")
+    (folder / "cgroup.events").write_text("populated 1\nfrozen 1\n")
+    assert groups.populated("a")
+    groups.kill("a")
     assert (folder / "cgroup.kill").read_text() == "1"
+    child = subprocess.Popen(["sleep", "60"])
+    (folder / "cgroup.procs").write_text(f"{os.getpid()}\n{child.pid}\n")
+    groups.kill_but("a", os.getpid())
+    assert child.wait() == -signal.SIGKILL
+    assert (folder / "cgroup.freeze").read_text() == "0"
     (folder / "cgroup.events").write_text("populated 0\nfrozen 0\n")
-    assert not groups.populated(7)
-    groups.remove(7)
-    groups.remove(8)
-    assert not groups.populated(8)
+    assert not groups.populated("a")
+    groups.remove("b")
+    assert not groups.populated("b")
+    groups.kill_but("b", 1)
 
 
 def test_stat_line_with_a_hostile_name() -> None:

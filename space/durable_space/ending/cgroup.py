@@ -1,56 +1,122 @@
-"""A cgroup v2 per command: `cgroup.kill` ends everything in it at once, `cgroup.events` tells that it is empty.
+"""A cgroup v2 per command, in which its shim lives too: frozen, everything else in it is killed; if the shim is dead,
+`cgroup.kill` ends all at once, and `cgroup.events` tells that it is empty.
 
-Guarantee: forks are born inside, and the kernel kills without a race. Assumes that the command may not write to the tree
-above its own group (a command that runs as root in a privileged container could move itself out).
+Guarantee: forks are born inside, and the kernel stops and kills without a race. Assumes that the command may not write to
+the tree above its own group (a command that runs as root in a privileged container could move itself out).
 The same file protocol works on a plain folder, which is how it is tested where no tree is writable.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import time
 from contextlib import suppress
 from pathlib import Path
 
+from durable_base.crash import crash_point
+
+PREFIX = "durable-space-"
+
+FREEZE_SECONDS = 0.5  # a process in an uninterruptible wait does not freeze; it can't act either
+DEAD_SECONDS = 10.0  # an empty group younger than this may just be waiting for its first process
+
 
 class CgroupTree:
-    """The folder of one daemon's groups, one below for each command: `<root>/durable-space-<instance>/c<seq>`."""
+    """The folder of one daemon's groups, one below for each shim: `<root>/durable-space-<instance>/<name>`.
+
+    The zygote makes the groups and removes them; the name stands in the command's claim. A shim stands over one command at
+    a time, so the group is one command's as long as its record is open.
+    """
 
     def __init__(self, root: Path, instance_id: str) -> None:
-        self._folder = root / f"durable-space-{instance_id[:16]}"
+        self._root = root
+        self.folder = root / f"{PREFIX}{instance_id[:16]}"
 
-    def make(self, seq: int) -> str:
-        folder = self._group(seq)
-        folder.mkdir(parents=True, exist_ok=True)
-        return str(folder)
-
-    def kill(self, seq: int) -> None:
+    def kill_but(self, name: str, shim: int) -> None:
+        """Everything but the shim, which is to reap and to say so. Frozen first: nobody sees a child die and goes on
+        (rule 10), nobody forks on, and no process id in the list can become another's."""
+        group = self._group(name)
         try:
-            (self._group(seq) / "cgroup.kill").write_text("1")
+            (group / "cgroup.freeze").write_text("1")
+            try:
+                deadline = time.monotonic() + FREEZE_SECONDS
+                while "frozen 1" not in (group / "cgroup.events").read_text() and time.monotonic() < deadline:
+                    time.sleep(0.0005)
+                crash_point("epoch.group_frozen")
+                for word in (group / "cgroup.procs").read_text().split():
+                    if int(word) != shim:
+                        with suppress(ProcessLookupError):
+                            os.kill(int(word), signal.SIGKILL)
+            finally:
+                (group / "cgroup.freeze").write_text("0")
+        except FileNotFoundError:
+            return  # it went with its shim
+
+    def kill(self, name: str) -> None:
+        """Everything, the shim too."""
+        try:
+            (self._group(name) / "cgroup.kill").write_text("1")
         except OSError:
-            if self.populated(seq):
+            if self.populated(name):
                 raise
 
-    def populated(self, seq: int) -> bool:
+    def populated(self, name: str) -> bool:
         """False also for a group that is not there."""
-        try:
-            text = (self._group(seq) / "cgroup.events").read_text()
-        except OSError:
-            return False
-        return "populated 1" in text
+        return _populated(self._group(name))
 
-    def remove(self, seq: int) -> None:
+    def remove(self, name: str) -> None:
         """Of an ended command; harmless if it is not empty or not there."""
-        with suppress(OSError):
-            os.rmdir(self._group(seq))
+        _remove(self._group(name))
+
+    def sweep(self) -> None:
+        """At start and end: the empty groups of shims that were killed; those of commands that run on stay."""
+        for group in _below(self.folder):
+            if not _populated(group):
+                _remove(group)
+
+    def sweep_strangers(self) -> None:
+        """What other daemons left: a folder in which no process lives is nobody's, wherever its data directory is. A live
+        daemon's holds the processes that wait for commands; should it be between two zygotes, it makes the folder anew."""
+        now = time.time()
+        for folder in _below(self._root):
+            if folder.name.startswith(PREFIX) and folder != self.folder and not _populated(folder):
+                ages = [now - found.stat().st_ctime for found in (folder, *_below(folder)) if found.exists()]
+                if min(ages, default=0.0) > DEAD_SECONDS:
+                    _remove(folder)
 
     def close(self) -> None:
-        """Remove the folder of all groups, if none is left."""
+        """Remove what is empty, and the folder if nothing is left."""
+        self.sweep()
         with suppress(OSError):
-            self._folder.rmdir()
+            self.folder.rmdir()
 
-    def _group(self, seq: int) -> Path:
-        return self._folder / f"c{seq}"
+    def _group(self, name: str) -> Path:
+        return self.folder / os.path.basename(name)
+
+
+def _below(folder: Path) -> list[Path]:
+    try:
+        return [entry for entry in folder.iterdir() if entry.is_dir() and not entry.is_symlink()]
+    except OSError:
+        return []
+
+
+def _populated(group: Path) -> bool:
+    try:
+        text = (group / "cgroup.events").read_text()
+    except OSError:
+        return False
+    return "populated 1" in text
+
+
+def _remove(group: Path) -> None:
+    """With the groups that a command made in its own; the kernel refuses to remove one in which a process lives."""
+    for found in _below(group):
+        _remove(found)
+    with suppress(OSError):
+        os.rmdir(group)
 
 
 def find_root() -> Path | None:
@@ -80,7 +146,7 @@ def _own_path() -> str:
 
 def _works(root: Path) -> bool:
     """Make a group, put a process in, kill it: what a command will need."""
-    trial = root / f"durable-space-trial-{os.getpid()}"
+    trial = root / f"{PREFIX}trial-{os.getpid()}"
     try:
         trial.mkdir()
     except OSError:

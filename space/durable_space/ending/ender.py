@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from durable_base.errors import UsageError
-from durable_space import layout
-from durable_space.commands import Observed, lock_is_held
+from durable_space import _record, layout
+from durable_space.commands import Observed
 from durable_space.ending.audit import Lost, audit
 from durable_space.ending.cgroup import CgroupTree, find_root
 from durable_space.ending.tree import Tree, end
@@ -44,13 +43,16 @@ class Ender:
     def mechanism(self) -> str:
         return "cgroup2" if self._cgroups else "subreaper"
 
-    def make_cgroup(self, seq: int) -> str:
-        """Empty where cgroups are not the mechanism."""
-        return self._cgroups.make(seq) if self._cgroups else ""
+    @property
+    def cgroups(self) -> str:
+        """The folder in which shims make groups; empty where cgroups are not the mechanism."""
+        return str(self._cgroups.folder) if self._cgroups else ""
 
-    def clean(self, seq: int) -> None:
+    def sweep(self) -> None:
+        """At start, before anything is ended or started."""
         if self._cgroups:
-            self._cgroups.remove(seq)
+            self._cgroups.sweep()
+            self._cgroups.sweep_strangers()
 
     def close(self) -> None:
         """At the daemon's end; groups of commands that run on stay."""
@@ -69,9 +71,9 @@ class Ender:
         unproven = end([self._tree(target) for target in live], deadline)
         orphans = [target for target in claimed if target.row.seq in unproven or not self._is_done(target)]
         for target in orphans:
-            if self._cgroups and self._cgroups.populated(target.row.seq):
+            if self._populated(target):
                 killed.add(target.row.seq)
-                self._empty_cgroup(target.row.seq, deadline)
+                self._empty_cgroup(target, deadline)
         lost = [_lost(target) for target in orphans]
         suspects = audit(lost, self._instance_id, self._workspace, spare, deadline) if lost else set()
         if suspects:
@@ -83,41 +85,42 @@ class Ender:
                 metadata={"pids": " ".join(map(str, sorted(suspects)))},
             )
         for target in claimed:
-            self.clean(target.row.seq)
+            if self._cgroups and target.claim is not None and target.claim.cgroup:
+                self._cgroups.remove(target.claim.cgroup)
         return Ended(frozenset(killed), frozenset(row.seq for row in lost))
 
     def needs_proof(self, target: Observed) -> bool:
         """Claimed, and neither its shim nor an audit has vouched for its end."""
-        return target.claim is not None and not target.row.proven and not self._is_done(target)
+        return target.claim is not None and not target.row.proven and not target.done
 
     def _tree(self, target: Observed) -> Tree:
-        seq, claim = target.row.seq, target.claim
+        claim = target.claim
         assert claim is not None
-        folder = layout.command_folder(self._data, seq)
+        path = layout.record_file(self._data, target.row.seq)
 
         def kill_group() -> None:
-            if self._cgroups:
-                self._cgroups.kill(seq)
+            if self._cgroups and claim.cgroup:
+                self._cgroups.kill_but(claim.cgroup, claim.shim)
 
-        return Tree(seq, claim.shim, claim.shim_start, lambda: not lock_is_held(folder), kill_group)
+        return Tree(target.row.seq, claim.shim, claim.shim_start, lambda: not _record.is_held(path), kill_group)
 
     def _is_done(self, target: Observed) -> bool:
-        return os.path.exists(os.path.join(layout.command_folder(self._data, target.row.seq), layout.DONE))
+        return _record.read(layout.record_file(self._data, target.row.seq))[0].done is not None
 
-    def _empty_cgroup(self, seq: int, deadline: float) -> None:
+    def _populated(self, target: Observed) -> bool:
+        claim = target.claim
+        return bool(self._cgroups and claim and claim.cgroup and self._cgroups.populated(claim.cgroup))
+
+    def _empty_cgroup(self, target: Observed, deadline: float) -> None:
         assert self._cgroups is not None
-        while self._cgroups.populated(seq) and time.monotonic() < deadline:
-            self._cgroups.kill(seq)
+        assert target.claim is not None
+        while self._populated(target) and time.monotonic() < deadline:
+            self._cgroups.kill(target.claim.cgroup)
             time.sleep(0.001)
 
 
 def _lost(target: Observed) -> Lost:
     claim, started = target.claim, target.started
     assert claim is not None
-    return Lost(
-        target.row.seq,
-        claim.shim,
-        claim.shim_start,
-        started.pid if started else 0,
-        started.start if started else 0,
-    )
+    pid, start = (started.pid, started.start) if started else (0, 0)
+    return Lost(target.row.seq, claim.shim, claim.shim_start, pid, start)

@@ -14,7 +14,7 @@ from durable_protocol.cua.env.v1 import process_pb2 as cua
 from durable_protocol.cua.env.v1.process_pb2_grpc import ProcessServiceServicer
 from durable_space import control, layout, output
 from durable_space.commands import TAIL_BYTES, Observed
-from durable_space.follow import follow, observe, start
+from durable_space.follow import follow, observe
 from durable_space.gate import Caller
 from durable_space.inputs import Inputs, Numbered
 from durable_space.refusal import invalid, unsupported
@@ -43,7 +43,7 @@ class ProcessService(ProcessServiceServicer):
         config = read_config(request)
         request_id = request.request_id or f"anonymous-{secrets.token_hex(16)}"
         await self._runtime.admit(caller)
-        row, deduplicated = await start(self._runtime, caller, request_id, request.tag, config)
+        row, deduplicated = await self._runtime.starter.start(caller, request_id, request.tag, config)
         idle = idle_seconds(request.keepalive_interval)
         ended = False
         try:
@@ -53,6 +53,7 @@ class ProcessService(ProcessServiceServicer):
                 row,
                 None if deduplicated else 0,
                 deduplicated=deduplicated,
+                fresh=not deduplicated,
                 tail_bytes=REPLAY_BYTES_MAX,
                 idle_seconds=idle,
             ):
