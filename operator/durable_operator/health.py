@@ -8,6 +8,8 @@ from aiohttp import web
 from prometheus_client import generate_latest
 from prometheus_client.registry import CollectorRegistry
 
+from durable_base.errors import UsageError
+
 
 class Health:
     """`problem()` says why the replica is not ready, empty if it is."""
@@ -24,7 +26,10 @@ class Health:
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
         host, _, port = listen.rpartition(":")
-        await web.TCPSite(self._runner, host.strip("[]"), int(port)).start()
+        try:
+            await web.TCPSite(self._runner, host.strip("[]"), int(port)).start()
+        except OSError as error:
+            raise UsageError(f"--http-listen {listen}: {error.strerror}; choose another address") from error
         bound = self._runner.addresses[0]
         return f"{bound[0]}:{bound[1]}"
 

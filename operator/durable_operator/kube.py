@@ -23,6 +23,8 @@ import aiohttp
 from kubernetes.aio import client as _client
 from kubernetes.aio import config as _config
 
+from durable_base.errors import UsageError
+
 Json = dict[str, Any]
 client: Any = _client  # it is not typed
 config: Any = _config
@@ -56,7 +58,6 @@ class Resource:
 GROUP = "durablesessions.dev"
 SESSIONS = Resource(GROUP, "v1alpha1", "durablesessions", "DurableSession")
 SPACES = Resource(GROUP, "v1alpha1", "durablespaces", "DurableSpace")
-STORES = Resource(GROUP, "v1alpha1", "checkpointstores", "CheckpointStore")
 PODS = Resource("", "v1", "pods", "Pod")
 SECRETS = Resource("", "v1", "secrets", "Secret")
 CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap")
@@ -120,12 +121,15 @@ class Kube:
     async def connect(cls, kubeconfig: str | None) -> Kube:
         """From a kubeconfig file, else from the pod's service account."""
         configuration = client.Configuration()
-        if kubeconfig or "KUBERNETES_SERVICE_HOST" not in os.environ:
-            await config.load_kube_config(
-                config_file=kubeconfig, client_configuration=configuration, persist_config=False
-            )
-        else:
-            config.load_incluster_config(client_configuration=configuration)
+        try:
+            if kubeconfig or "KUBERNETES_SERVICE_HOST" not in os.environ:
+                await config.load_kube_config(
+                    config_file=kubeconfig, client_configuration=configuration, persist_config=False
+                )
+            else:
+                config.load_incluster_config(client_configuration=configuration)
+        except config.ConfigException as error:
+            raise UsageError(f"no way to an API server: {error}; name a kubeconfig with --kubeconfig") from error
         return cls(configuration)
 
     async def close(self) -> None:

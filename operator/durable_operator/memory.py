@@ -37,7 +37,6 @@ class Stream:
     beat: float | None = None  # monotonic
     beat_unix: float | None = None
     committed: bool = False
-    entries: int = 0
     stop_reason: str = ""
     stop_at: float | None = None  # unix
     report: Report | None = None

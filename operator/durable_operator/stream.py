@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import grpc
 
+from durable_base.errors import UsageError
 from durable_coordinator.report import parse_report
 from durable_coordinator.status import SessionStatus, from_dict, seconds
 from durable_operator import objects as o
@@ -77,7 +78,10 @@ class Reports(pb_grpc.SessionCoordinatorServicer):
         self.server = grpc.aio.server(options=options)
         pb_grpc.add_SessionCoordinatorServicer_to_server(self, self.server)
         credentials = grpc.ssl_server_credentials([(leaf.key, leaf.certificate + ca)])
-        port = self.server.add_secure_port(listen, credentials)
+        try:
+            port = self.server.add_secure_port(listen, credentials)
+        except RuntimeError as error:
+            raise UsageError(f"--stream-listen {listen}: can't listen there; choose another address") from error
         await self.server.start()
         return port
 
@@ -125,7 +129,6 @@ class Reports(pb_grpc.SessionCoordinatorServicer):
                     self._beat(stream, caller)
                 case "progress":
                     stream.committed = stream.committed or request.progress.entries > 0
-                    stream.entries = request.progress.entries
                 case "recovery":
                     self._metrics.recoveries.labels(request.recovery.mode, request.recovery.kind).inc()
                 case "final":

@@ -9,13 +9,14 @@ import itertools
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import ClassVar
@@ -30,8 +31,9 @@ from durable_protocol.durable.space.v1 import space_pb2, space_pb2_grpc
 GROUP, VERSION = "durablesessions.dev", "v1alpha1"
 SYSTEM = "durable-system"
 NODE = "n1"
+# Of this test process alone: another one may run on this machine at the same time.
+_NETWORK = f"127.{os.getpid() >> 8 & 0x7F | 0x80}.{os.getpid() & 0xFF}"
 _addresses = itertools.count(10)
-_ports = itertools.count(27000)
 
 
 def wait(what: str, question: Callable[[], object], seconds: float = 20.0) -> object:
@@ -43,6 +45,15 @@ def wait(what: str, question: Callable[[], object], seconds: float = 20.0) -> ob
             return answer
         assert time.monotonic() < until, f"not within {seconds} s: {what}"
         time.sleep(0.05)
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of loopback that nobody has, all different."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
 
 
 class Api:
@@ -259,7 +270,7 @@ class Kubelet:
         server = grpc.server(ThreadPoolExecutor(2))
         daemon = Daemon(token.decode(), int(name.rpartition("-g")[2]))
         space_pb2_grpc.add_SpaceServiceServicer_to_server(daemon, server)
-        address = f"127.0.0.{next(_addresses)}"
+        address = f"{_NETWORK}.{next(_addresses)}"
         server.add_secure_port(f"{address}:7411", grpc.ssl_server_credentials([(key, certificate)]))
         server.start()
         self._servers[name], self.daemons[name], self._address[pod.metadata.uid] = server, daemon, address
@@ -283,10 +294,9 @@ class OperatorProcess:
     all: ClassVar[list["OperatorProcess"]] = []
 
     def __init__(self, api: Api, logs: Path, *options: str, crash: str = "") -> None:
-        number = next(_ports)
-        self.http = f"127.0.0.1:{number}"
-        self.stream_port = number + 500
-        self.log = logs / f"operator-{number}.log"
+        http, self.stream_port = free_ports(2)
+        self.http = f"127.0.0.1:{http}"
+        self.log = logs / f"operator-{http}.log"
         command = [
             *(sys.executable, "-c", "from durable_cli.main import main; main()", "operator"),
             *("--kubeconfig", str(api.kubeconfig)),
