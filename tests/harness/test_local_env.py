@@ -30,7 +30,7 @@ async def until(true: Callable[[], bool], seconds: float = 10.0) -> None:
 def alive(pid: int) -> bool:
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter: gone between open and read
         return False
 
 

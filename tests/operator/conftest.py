@@ -50,7 +50,7 @@ def start_operator(api, namespace, tmp_path):
         yield started
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def shared(control_plane, api, tmp_path_factory):
     """(namespace, its kubelet, an operator of it): for tests that give their sessions names of their own."""
     space = control_plane.kubectl.namespace("shared")
