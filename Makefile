@@ -30,7 +30,7 @@ check: $(VENV)/.ready ## Style, types, import arrows, generated code
 
 test: check ## Everything, on a real Kubernetes (built once per machine)
 	bash tests/testbed/install-packages.sh
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --durations=15
 
 unit: $(VENV)/.ready ## What needs no cluster: seconds
 	$(BIN)/python -m pytest tests/unit tests/harness tests/space tests/adapter tests/driver tests/local
