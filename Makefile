@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 TESTBED := PYTHONPATH=tests/testbed $(BIN)/python -m durable_testbed
 
-.PHONY: help demo test check unit cluster cluster-down proto clean
+.PHONY: help demo test check unit cluster cluster-down generate clean
 
 help: ## What there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -27,6 +27,7 @@ check: $(VENV)/.ready ## Style, types, import arrows, generated code
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python proto/generate.py --check
+	$(BIN)/python docs/generate.py --check
 
 test: check ## Everything, on a real Kubernetes (built once per machine)
 	bash tests/testbed/install-packages.sh
@@ -41,8 +42,9 @@ cluster: $(VENV)/.ready ## Start the two-node test cluster; prints its KUBECONFI
 cluster-down: $(VENV)/.ready ## End it
 	$(TESTBED) down
 
-proto: $(VENV)/.ready ## Generate proto/durable_protocol from the .proto files
+generate: $(VENV)/.ready ## Generate proto/durable_protocol and docs/reference-manifest.md from their sources
 	$(BIN)/python proto/generate.py
+	$(BIN)/python docs/generate.py
 
 clean: ## Remove the environment and caches
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .durable
