@@ -7,44 +7,37 @@ SIGKILL, whole or not at all; `flush` makes a file survive power loss too. A com
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import errno
 import os
-import shutil
-import stat
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
-from urllib.parse import unquote, urlsplit
 
-from durable_base.files import sync_folder, write_atomic
-from durable_harness.env import ExecResult, FileCode, FileError, FileInfo, FileKind, Line, Spill, Stream
+from durable_base.handles import OpenFile, OpenFolder
+from durable_harness import local_files
+from durable_harness.env import ExecResult, FileError, FileInfo, Line, Spill, Stream
+from durable_harness.env_paths import absolute, check_affix, check_whole, joined, to_bytes
+from durable_harness.line_reader import BufferedLineReader
 from durable_harness.local_exec import Command, check_command, run_command
+from durable_harness.local_readers import LocalBinaryReader, LocalDirReader
 
 T = TypeVar("T")
 
-_CODES: Mapping[int, FileCode] = {
-    errno.ENOENT: "not_found",
-    errno.EACCES: "permission_denied",
-    errno.EPERM: "permission_denied",
-    errno.ENOTDIR: "not_directory",
-    errno.EISDIR: "is_directory",
-    errno.EINVAL: "invalid",
-    errno.ENOTEMPTY: "invalid",
-    errno.EEXIST: "invalid",
-    errno.ENAMETOOLONG: "invalid",
-    errno.ELOOP: "invalid",
-}
-
 
 class LocalExecutionEnv:
-    """`env` is added to this process's environment for each command; `shell` takes `-c`, default bash, else sh."""
-
-    def __init__(self, cwd: str | os.PathLike[str], *, env: Mapping[str, str] | None = None, shell: str | None = None):
+    def __init__(
+        self,
+        cwd: str | os.PathLike[str],
+        *,
+        env: Mapping[str, str] | None = None,
+        shell: str | None = None,
+        temp: str | os.PathLike[str] | None = None,
+    ) -> None:
+        """`env` is added to this process's environment for each command; `shell` takes `-c`, default bash, else sh; `temp` is
+        where temporary files and kept output go, default the system's folder for them."""
         self._cwd = os.path.abspath(cwd)
         self._env = dict(env or {})
         self._shell = shell
+        self._temp = None if temp is None else os.path.abspath(temp)
         self._running: set[Command] = set()
 
     @property
@@ -56,7 +49,12 @@ class LocalExecutionEnv:
         return self._cwd
 
     async def absolute_path(self, path: str) -> str:
+        await asyncio.sleep(0)
         return self._absolute(path)
+
+    async def join_path(self, *parts: str) -> str:
+        await asyncio.sleep(0)
+        return joined(*parts)
 
     async def canonical_path(self, path: str) -> str:
         return await self._files(path, lambda target: os.path.realpath(target, strict=True))
@@ -66,59 +64,52 @@ class LocalExecutionEnv:
         return (await self.read_binary(path)).decode("utf-8", "replace")
 
     async def read_lines(self, path: str, max_lines: int | None = None) -> list[Line]:
-        return await self._files(path, lambda target: list(_lines(target, max_lines)))
+        return await self._files(path, lambda target: local_files.lines(target, max_lines))
 
     async def read_binary(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         def read(target: str) -> bytes:
-            _check(target, "offset", offset)
-            _check(target, "length", length or 0)
-            with open(target, "rb") as file:
-                file.seek(offset)
-                return file.read(-1 if length is None else length)
+            check_whole(target, "offset", offset)
+            check_whole(target, "length", length or 0)
+            return local_files.read(target, offset, length)
 
         return await self._files(path, read)
 
+    async def open_line_reader(self, path: str) -> BufferedLineReader:
+        reader = await self.open_binary_reader(path)
+        return BufferedLineReader(reader, self._absolute(path))
+
+    async def open_binary_reader(self, path: str, *, no_follow: bool = False) -> LocalBinaryReader:
+        return await self._files(path, lambda target: LocalBinaryReader(OpenFile(target, no_follow=no_follow), target))
+
+    async def open_dir_reader(self, path: str) -> LocalDirReader:
+        return await self._files(path, lambda target: LocalDirReader(OpenFolder(target), target))
+
     async def write(self, path: str, data: str | bytes) -> None:
-        await self._files(path, lambda target: _write(target, _bytes(data)))
+        await self._files(path, lambda target: local_files.write(target, to_bytes(data)))
 
     async def append(self, path: str, data: str | bytes) -> None:
-        def append(target: str) -> None:
-            os.makedirs(os.path.dirname(target), exist_ok=True)
-            with open(target, "ab") as file:
-                file.write(_bytes(data))
-
-        await self._files(path, append)
+        await self._files(path, lambda target: local_files.append(target, to_bytes(data)))
 
     async def truncate(self, path: str, size: int) -> None:
         def truncate(target: str) -> None:
-            _check(target, "size", size)
+            check_whole(target, "size", size)
             os.truncate(target, size)
 
         await self._files(path, truncate)
 
     async def flush(self, path: str) -> None:
-        def flush(target: str) -> None:
-            if os.path.isdir(target):
-                raise FileError("is_directory", target, "is a directory")
-            fd = os.open(target, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-            sync_folder(os.path.dirname(target))
-
-        await self._files(path, flush)
+        await self._files(path, local_files.flush)
 
     async def rename(self, source: str, target: str) -> None:
         goal = self._absolute(target)
         await self._files(source, lambda origin: os.rename(origin, goal))
 
     async def file_info(self, path: str) -> FileInfo:
-        return await self._files(path, _info)
+        return await self._files(path, lambda target: local_files.info_of(target, os.lstat(target)))
 
     async def list_dir(self, path: str) -> list[FileInfo]:
         """By name. Entries that vanish meanwhile, and those that are no file, directory or symlink, are left out."""
-        return await self._files(path, lambda target: list(_entries(target)))
+        return await self._files(path, local_files.entries)
 
     async def exists(self, path: str) -> bool:
         try:
@@ -133,32 +124,13 @@ class LocalExecutionEnv:
         await self._files(path, lambda target: os.makedirs(target, exist_ok=True) if recursive else os.mkdir(target))
 
     async def remove(self, path: str, *, recursive: bool = False, force: bool = False) -> None:
-        def remove(target: str) -> None:
-            try:
-                directory = stat.S_ISDIR(os.lstat(target).st_mode)
-            except FileNotFoundError:
-                if force:
-                    return
-                raise
-            if not directory:
-                os.unlink(target)
-            elif recursive:
-                shutil.rmtree(target)
-            else:
-                raise FileError("is_directory", target, "is a directory; remove it recursively")
-
-        await self._files(path, remove)
+        await self._files(path, lambda target: local_files.remove(target, recursive=recursive, force=force))
 
     async def temp_dir(self, prefix: str = "tmp-") -> str:
-        return await self._files(tempfile.gettempdir(), lambda _: tempfile.mkdtemp(prefix=prefix))
+        return await self._temporary(lambda folder: tempfile.mkdtemp(prefix=prefix, dir=folder), prefix)
 
     async def temp_file(self, prefix: str = "tmp-", suffix: str = "") -> str:
-        def create(_: str) -> str:
-            path = Path(tempfile.mkdtemp()) / f"{prefix}{os.urandom(4).hex()}{suffix}"
-            path.touch(mode=0o600)
-            return str(path)
-
-        return await self._files(tempfile.gettempdir(), create)
+        return await self._temporary(lambda folder: local_files.temporary(folder, prefix, suffix), prefix, suffix)
 
     async def exec(
         self,
@@ -172,10 +144,11 @@ class LocalExecutionEnv:
         spill: Spill | None = None,
     ) -> ExecResult:
         await asyncio.sleep(0)  # a caller cancelled before now starts nothing
-        folder = self._cwd if cwd is None else self._absolute(cwd)
-        argv = check_command(command, shell=self._shell, cwd=folder, timeout=timeout)
+        argv, folder = check_command(
+            command, shell=self._shell, env=env or {}, cwd=lambda: self._absolute(cwd or "."), timeout=timeout
+        )
         environment = {**os.environ, **self._env, **(env or {})} if inherit_env else dict(env or {})
-        running = Command(on_output, spill)
+        running = Command(on_output, spill, self._temp)
         self._running.add(running)
         try:
             return await run_command(running, argv, cwd=folder, env=environment, timeout=timeout)
@@ -188,88 +161,19 @@ class LocalExecutionEnv:
             command.kill()
 
     def _absolute(self, path: str) -> str:
-        path = _from_url(path)
-        if path == "~" or path.startswith("~/"):
-            path = os.path.expanduser("~") + path[1:]
-        return os.path.normpath(os.path.join(self._cwd, path))
+        return absolute(path, self._cwd, os.path.expanduser("~"))
 
     async def _files(self, path: str, act: Callable[[str], T]) -> T:
         """Run `act` on the absolute path, off the loop; errors become FileErrors. A caller cancelled before it does nothing."""
         await asyncio.sleep(0)
         target = self._absolute(path)
-        try:
-            return await asyncio.to_thread(act, target)
-        except OSError as error:
-            code = _CODES.get(error.errno or 0, "unknown")
-            raise FileError(code, target, (error.strerror or str(error)).lower()) from error
-        except ValueError as error:  # a NUL in the path
-            raise FileError("invalid", target, str(error)) from error
+        return await asyncio.to_thread(local_files.errors_as_file_errors, target, lambda: act(target))
 
+    async def _temporary(self, make: Callable[[str], str], *affixes: str) -> str:
+        folder = self._temp or tempfile.gettempdir()
 
-def _from_url(path: str) -> str:
-    if not path.startswith("file:"):
-        return path
-    try:
-        url = urlsplit(path)
-    except ValueError:
-        return path
-    if url.netloc not in ("", "localhost") or not url.path.startswith("/") or url.query or url.fragment:
-        return path
-    return unquote(url.path)
+        def act(target: str) -> str:
+            check_affix(target, *affixes)
+            return make(target)
 
-
-def _bytes(data: str | bytes) -> bytes:
-    return data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
-
-
-def _check(target: str, name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise FileError("invalid", target, f"{name} is a whole number from 0, not {value!r}")
-
-
-def _write(target: str, data: bytes) -> None:
-    """Through a symlink to its file, keeping the file's mode."""
-    target = os.path.realpath(target)
-    if os.path.isdir(target):
-        raise FileError("is_directory", target, "is a directory")
-    mode = None
-    with contextlib.suppress(FileNotFoundError):
-        mode = stat.S_IMODE(os.stat(target).st_mode)
-    os.makedirs(os.path.dirname(target), exist_ok=True)
-    write_atomic(target, data, sync=False, mode=0o666 if mode is None else mode)
-    if mode is not None:
-        os.chmod(target, mode)  # what the umask took from a file that is only replaced
-
-
-def _lines(target: str, max_lines: int | None) -> Iterator[Line]:
-    """Split at LF alone. At most `max_lines`, without reading on."""
-    with open(target, "rb") as file:
-        left = max_lines
-        while left is None or left > 0:
-            raw = file.readline()
-            if not raw:
-                return
-            yield Line(raw.removesuffix(b"\n").decode("utf-8", "replace"), raw.endswith(b"\n"))
-            left = None if left is None else left - 1
-
-
-def _info(target: str) -> FileInfo:
-    facts = os.lstat(target)
-    kind = _kind(facts.st_mode)
-    if kind is None:
-        raise FileError("invalid", target, "neither file, directory nor symlink")
-    return FileInfo(os.path.basename(target), target, kind, facts.st_size, facts.st_mtime_ns // 1_000_000)
-
-
-def _kind(mode: int) -> FileKind | None:
-    if stat.S_ISREG(mode):
-        return "file"
-    if stat.S_ISDIR(mode):
-        return "directory"
-    return "symlink" if stat.S_ISLNK(mode) else None
-
-
-def _entries(target: str) -> Iterator[FileInfo]:
-    for name in sorted(os.listdir(target)):
-        with contextlib.suppress(FileNotFoundError, FileError):
-            yield _info(os.path.join(target, name))
+        return await self._files(folder, act)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import codecs
 import contextlib
-import math
 import os
 import shutil
 import signal
@@ -18,22 +17,32 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import BinaryIO, cast
 
-from durable_harness.env import TIMEOUT_MAX, ExecError, ExecResult, Spill, Stream
+from durable_harness.env import ExecError, ExecResult, FileError, Spill, Stream, check_timeout
+from durable_harness.env_paths import check_launch
 
 _QUIET_SECONDS = 0.1  # after the exit: without output this long, what still holds the pipes is not waited for
 _STREAMS: Mapping[int, Stream] = {1: "stdout", 2: "stderr"}
 
 
-def check_command(command: str | Sequence[str], *, shell: str | None, cwd: str, timeout: float | None) -> list[str]:
-    """The argument vector, or the ExecError of the first thing that is wrong. Nothing has been started then."""
-    if timeout is not None and not (math.isfinite(timeout) and 0 < timeout <= TIMEOUT_MAX):
-        raise ExecError("timeout", f"a timeout is more than 0 and at most {TIMEOUT_MAX} seconds, not {timeout}")
+def check_command(
+    command: str | Sequence[str],
+    *,
+    shell: str | None,
+    env: Mapping[str, str],
+    cwd: Callable[[], str],
+    timeout: float | None,
+) -> tuple[list[str], str]:
+    """(argument vector, working directory), or the ExecError of the first thing that is wrong. Nothing has been started then."""
+    check_timeout(timeout)
     argv = [*_shell(shell), command] if isinstance(command, str) else list(command)
-    if not argv:
-        raise ExecError("spawn_error", "the command is empty")
-    if not os.path.isdir(cwd):
-        raise ExecError("spawn_error", f"the working directory {cwd} does not exist")
-    return argv
+    check_launch(argv, env)
+    try:
+        folder = cwd()
+    except FileError as error:
+        raise ExecError("spawn_error", f"the working directory {error}") from error
+    if not os.path.isdir(folder):
+        raise ExecError("spawn_error", f"the working directory {folder} does not exist")
+    return argv, folder
 
 
 def _shell(configured: str | None) -> list[str]:
@@ -47,12 +56,14 @@ def _shell(configured: str | None) -> list[str]:
 class Command(asyncio.SubprocessProtocol):
     """What is known of a command while it runs. Used from the event loop alone."""
 
-    def __init__(self, on_output: Callable[[str, Stream], None] | None, spill: Spill | None) -> None:
+    def __init__(
+        self, on_output: Callable[[str, Stream], None] | None, spill: Spill | None, temp: str | None = None
+    ) -> None:
         self.exited = asyncio.Event()
         self.drained = asyncio.Event()  # both outputs have ended
         self.failure: ExecError | None = None  # of the callback or of the spill; the command is killed then
         self._on_output = on_output
-        self._spill = _Spiller(spill) if spill else None
+        self._spill = _Spiller(spill, temp) if spill else None
         self._transport: asyncio.SubprocessTransport | None = None
         self._decoders = {fd: codecs.getincrementaldecoder("utf-8")("replace") for fd in _STREAMS}
         self._open = set(_STREAMS)
@@ -80,6 +91,11 @@ class Command(asyncio.SubprocessProtocol):
             return
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._transport.get_pid(), signal.SIGKILL)
+
+    def finish(self) -> None:
+        """Hand on what an output broke off with, where a descendant still holds it."""
+        for fd in self._open:
+            self._take(fd, b"", final=True)
 
     def settle(self) -> None:
         """No output is delivered from here on."""
@@ -138,7 +154,8 @@ class Command(asyncio.SubprocessProtocol):
 class _Spiller:
     """All output in a temporary file, once it passes a limit; before that in memory."""
 
-    def __init__(self, limits: Spill) -> None:
+    def __init__(self, limits: Spill, folder: str | None) -> None:
+        self._folder = folder
         self.path: str | None = None
         self._limits = limits
         self._head = bytearray()
@@ -152,7 +169,7 @@ class _Spiller:
         self._head += data
         self._lines += data.count(b"\n")
         if len(self._head) > self._limits.after_bytes or self._lines > self._limits.after_lines:
-            fd, self.path = tempfile.mkstemp(prefix="output-", suffix=".txt")
+            fd, self.path = tempfile.mkstemp(prefix="output-", suffix=".txt", dir=self._folder)
             self._file = open(fd, "wb", buffering=0)  # noqa: SIM115 - closed by close()
             self._file.write(self._head)
             self._head.clear()
@@ -190,6 +207,7 @@ async def run_command(
             command.kill()
             await command.exited.wait()
             await _drain(command)
+        command.finish()
     finally:
         # Reached by cancellation too: the command must not outlive its caller.
         command.kill()

@@ -69,6 +69,7 @@ class Sinks:
     """Who hears of a command. None of them may wait."""
 
     output: Callable[[bytes, Stream], None]
+    following: Callable[[str], None] = lambda _request_id: None  # before it is started or attached to
     started: Callable[[], None] = lambda: None
     gap: Callable[[int], None] = lambda _bytes: None  # so many bytes of output are no longer kept
     spoiled: Callable[[], bool] = lambda: False  # the receiver failed: the command is to be killed
@@ -104,17 +105,28 @@ class Commands:
         return bytes(data), gone
 
     async def kill(self, request_id: str) -> None:
-        """End this command and its process group. A command that has ended is fine."""
+        """End this command and its process group. A command that has ended, or that is not known, is fine."""
         request = process.SignalProcessRequest(
             process=process.ProcessSelector(tag=request_id), signal=process.SIGNAL_KILL, process_group=True
         )
-        try:
-            await self._wire.retried(
-                lambda metadata: self._process.SignalProcess(request, metadata=metadata, timeout=CALL_SECONDS)
-            )
-        except SpaceRefused as refused:
-            if refused.refusal.code is not grpc.StatusCode.NOT_FOUND:
-                raise
+        until = asyncio.get_running_loop().time() + _RESERVED_WAIT_SECONDS
+        while True:
+            try:
+                await self._wire.retried(
+                    lambda metadata: self._process.SignalProcess(request, metadata=metadata, timeout=CALL_SECONDS)
+                )
+            except SpaceRefused as refused:
+                if refused.refusal.reason != "ERROR_REASON_PROCESS_NOT_FOUND":
+                    raise
+                # Ended, or about to start: only the latter is worth another attempt.
+                known = await self.lookup(request_id.rpartition("@")[0])
+                if not any(row.request_id == request_id and row.state is Command.RUNNING for row in known):
+                    return
+                if asyncio.get_running_loop().time() > until:
+                    raise
+                await asyncio.sleep(0.02)
+            else:
+                return
 
     async def lookup(self, key: str) -> list[Record]:
         """Every row of a key. A row that is only reserved is waited for: it starts at once, or never."""
@@ -131,6 +143,7 @@ class Commands:
             await asyncio.sleep(0.05)
 
     async def _follow(self, spec: CommandSpec | None, request_id: str, sinks: Sinks) -> CommandEnd:
+        sinks.following(request_id)
         patience = self._wire.patience()
         offset = 0  # of the output that has been handed on
         killed = False

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import secrets
 from collections.abc import Awaitable, Callable
 
 from durable_base.crash import crash_point
 from durable_base.errors import HaltError, StaleEpochError
+from durable_harness.env import Stream
 from durable_harness.tools import Tool
-from durable_spaces._commands import CommandEnd, CommandSpec, Sinks
+from durable_spaces._commands import CommandEnd, Commands, CommandSpec, Sinks
 from durable_spaces._drive import Drive
 from durable_spaces._errors import SpaceRefused
 
@@ -31,14 +33,46 @@ class FreeConduct:
 
     async def execute(self, spec: CommandSpec, sinks: Sinks) -> tuple[str, CommandEnd]:
         request_id = f"{self._drive.log.key(0, 0)}:{secrets.token_hex(8)}@{self._drive.epoch}"
-        try:
-            return request_id, await self._drive.space.commands.run(spec, request_id, sinks)
-        except asyncio.CancelledError:
-            # Nothing will ever attach to it again, so it ends with its caller; where that fails, with this epoch.
-            with contextlib.suppress(TimeoutError, HaltError, StaleEpochError, SpaceRefused):
-                async with asyncio.timeout(_KILL_SECONDS):
-                    await self._drive.space.commands.kill(request_id)
-            raise
+        return request_id, await run_with_caller(self._drive.space.commands, spec, request_id, sinks)
+
+
+async def run_with_caller(commands: Commands, spec: CommandSpec, request_id: str, sinks: Sinks) -> CommandEnd:
+    """Run a command that nothing will ever attach to again: cancelling the caller kills it before the caller goes on.
+
+    Where the Space can't be reached for that, the next epoch does it. A start that is under way is waited for: killing what the
+    Space does not know yet would kill nothing, and it would run.
+    """
+    begun = asyncio.Event()
+    given_up = False
+
+    def output(data: bytes, stream: Stream) -> None:
+        if not given_up:
+            sinks.output(data, stream)
+
+    def started() -> None:
+        begun.set()
+        sinks.started()
+
+    running = asyncio.ensure_future(
+        commands.run(spec, request_id, dataclasses.replace(sinks, output=output, started=started))
+    )
+    running.add_done_callback(lambda _: begun.set())
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        given_up = True
+        with contextlib.suppress(TimeoutError, HaltError, StaleEpochError, SpaceRefused):
+            async with asyncio.timeout(_KILL_SECONDS):
+                await begun.wait()
+                if not running.done():
+                    await commands.kill(request_id)
+                    await asyncio.wait([running])
+        raise
+    finally:
+        if not running.done():
+            running.cancel()
+        elif not running.cancelled():
+            running.exception()  # seen: it was raised above, or the caller is gone
 
 
 class CallConduct:
@@ -121,7 +155,7 @@ def _with_crash_point(sinks: Sinks) -> Sinks:
         sinks.started()
         crash_point("adapter.command_started")
 
-    return Sinks(output=sinks.output, started=started, gap=sinks.gap, spoiled=sinks.spoiled)
+    return dataclasses.replace(sinks, started=started)
 
 
 def _undeclared(tool: Tool, what: str) -> HaltError:

@@ -18,6 +18,7 @@ from durable_protocol.durable.space.v1 import files_pb2 as files
 from durable_protocol.durable.space.v1 import files_pb2_grpc
 from durable_spaces._channel import CALL_SECONDS, LONG_CALL_SECONDS, Metadata, Wire
 from durable_spaces._errors import Refusal, SpaceRefused
+from durable_spaces._opened import OpenedInSpace, SpaceBinaryReader, SpaceDirReader
 
 T = TypeVar("T")
 
@@ -86,6 +87,21 @@ class Files:
 
         return await self._again(path, attempt)
 
+    async def open_file(self, path: str, *, no_follow: bool) -> SpaceBinaryReader:
+        return SpaceBinaryReader(await self._open(files.OpenTarget(path=path, no_follow=no_follow)), _info)
+
+    async def open_folder(self, path: str) -> SpaceDirReader:
+        return SpaceDirReader(await self._open(files.OpenTarget(path=path, directory=True)), _info)
+
+    async def _open(self, target: files.OpenTarget) -> OpenedInSpace:
+        held = OpenedInSpace(self._wire, self._more, target, lambda refused, path: file_error(refused.refusal, path))
+        try:
+            await held.open()
+        except BaseException:
+            await held.close()
+            raise
+        return held
+
     async def write(self, path: str, data: bytes) -> None:
         """The whole file, or nothing of it."""
         await self._again(path, lambda m: self._write(path, data, filesystem.WRITE_MODE_OVERWRITE, m))
@@ -137,12 +153,23 @@ class Files:
         request = filesystem.MakeDirRequest(path=path, parents=recursive)
         # Without parents a second attempt would be refused by the first one's folder.
         attempts = self._again if recursive else self._once
-        await attempts(path, lambda m: self._files.MakeDir(request, metadata=m, timeout=CALL_SECONDS))
+        answer = await attempts(path, lambda m: self._files.MakeDir(request, metadata=m, timeout=CALL_SECONDS))
+        if not recursive and not answer.created:
+            raise FileError("invalid", path, "is there already")
 
     async def remove(self, path: str, *, recursive: bool, force: bool) -> None:
         request = filesystem.RemoveRequest(path=path, recursive=recursive, missing_ok=force)
         attempts = self._again if force else self._once
         await attempts(path, lambda m: self._files.Remove(request, metadata=m, timeout=LONG_CALL_SECONDS))
+
+    async def mode(self, path: str) -> int | None:
+        """Permission bits of a regular file, symlinks followed; None where there is no such file."""
+        request = filesystem.StatRequest(path=path)
+        try:
+            answer = await self._again(path, lambda m: self._files.Stat(request, metadata=m, timeout=CALL_SECONDS))
+        except FileError:
+            return None
+        return answer.entry.mode if answer.entry.type == filesystem.FILE_TYPE_FILE else None
 
     async def make_temp(self, *, directory: bool, prefix: str, suffix: str = "") -> str:
         request = files.MakeTempRequest(directory=directory, prefix=prefix, suffix=suffix)
@@ -164,7 +191,8 @@ class Files:
 
 def file_error(refusal: Refusal, path: str) -> FileError:
     code = _BY_REASON.get(refusal.reason) or _BY_CODE.get(refusal.code, "unknown")
-    where = refusal.metadata.get("path", path)
+    # The Space shortens long ones; it is asked for absolute paths, but for a temporary file's, whose place is its own to choose.
+    where = path if path.startswith("/") else refusal.metadata.get("path", path)
     return FileError(code, where, refusal.message.removeprefix(f"{where}: "))
 
 

@@ -7,16 +7,12 @@ running, and the next one attaches to it.
 
 from __future__ import annotations
 
-import codecs
-import math
+import asyncio
 import posixpath
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
-from urllib.parse import unquote, urlsplit
 
-from durable_base.errors import HaltError, StaleEpochError
 from durable_harness.env import (
-    TIMEOUT_MAX,
     ExecError,
     ExecResult,
     FileError,
@@ -24,12 +20,24 @@ from durable_harness.env import (
     Line,
     Spill,
     Stream,
+    check_timeout,
 )
+from durable_harness.env_paths import (
+    absolute,
+    check_affix,
+    check_text,
+    check_whole,
+    joined,
+    needs_home,
+    to_bytes,
+)
+from durable_harness.line_reader import BufferedLineReader
+from durable_spaces._command_output import CommandOutput
 from durable_spaces._commands import CommandEnd, CommandSpec, Sinks
 from durable_spaces._errors import SpaceRefused
+from durable_spaces._launch import Launches
+from durable_spaces._opened import SpaceBinaryReader, SpaceDirReader
 from durable_spaces.client import FencedSpace
-
-_SHELLS = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash", "/bin/sh")
 
 
 class Conduct(Protocol):
@@ -49,10 +57,23 @@ class Conduct(Protocol):
 
 
 class SpaceExecutionEnv:
-    def __init__(self, space: FencedSpace, conduct: Conduct, cwd: str | None = None) -> None:
+    def __init__(
+        self,
+        space: FencedSpace,
+        conduct: Conduct,
+        cwd: str | None = None,
+        *,
+        env: Mapping[str, str] | None = None,
+        shell: str | None = None,
+    ) -> None:
+        """`cwd` is absolute or relative to the workspace. `env` is added to the Space's environment for each command; `shell`
+        takes `-c`, default the first that the Space has of bash and sh. Both are part of a command's hash: the same ones in
+        every drive."""
         self._space = space
         self._conduct = conduct
+        self._launches = Launches(space, dict(env or {}), shell)
         self._home: str | None = None
+        self._running: set[str] = set()  # request ids
         self._cwd = posixpath.normpath(posixpath.join(space.root, cwd or ""))
 
     @property
@@ -66,23 +87,30 @@ class SpaceExecutionEnv:
     # ---- paths
 
     async def absolute_path(self, path: str) -> str:
-        path = _from_url(path)
-        if path == "~" or path.startswith("~/"):
-            if self._home is None:
-                self._home = await self._space.files.canonical("~")
-            path = self._home + path[1:]
-        return posixpath.normpath(posixpath.join(self._cwd, path))
+        await asyncio.sleep(0)  # a caller cancelled before now does nothing
+        if needs_home(path) and self._home is None:
+            self._home = await self._space.files.canonical("~")
+        target = absolute(path, self._cwd, self._home or "")
+        check_text(target)
+        return target
+
+    async def join_path(self, *parts: str) -> str:
+        await asyncio.sleep(0)
+        return joined(*parts)
 
     async def canonical_path(self, path: str) -> str:
         return await self._space.files.canonical(await self._readable(path))
 
     async def _readable(self, path: str) -> str:
+        await asyncio.sleep(0)  # a caller cancelled before now does nothing
         await self._conduct.reading()
         return await self.absolute_path(path)
 
     async def _changeable(self, path: str) -> str:
+        await asyncio.sleep(0)
+        target = await self.absolute_path(path)  # what is no path at all is refused before any effect is announced
         await self._conduct.changing()
-        return await self.absolute_path(path)
+        return target
 
     # ---- reading
 
@@ -99,9 +127,19 @@ class SpaceExecutionEnv:
 
     async def read_binary(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
         target = await self._readable(path)
-        _check(target, "offset", offset)
-        _check(target, "length", length or 0)
+        check_whole(target, "offset", offset)
+        check_whole(target, "length", length or 0)
         return await self._space.files.read(target, offset, length)
+
+    async def open_line_reader(self, path: str) -> BufferedLineReader:
+        target = await self._readable(path)
+        return BufferedLineReader(await self._space.files.open_file(target, no_follow=False), target)
+
+    async def open_binary_reader(self, path: str, *, no_follow: bool = False) -> SpaceBinaryReader:
+        return await self._space.files.open_file(await self._readable(path), no_follow=no_follow)
+
+    async def open_dir_reader(self, path: str) -> SpaceDirReader:
+        return await self._space.files.open_folder(await self._readable(path))
 
     async def file_info(self, path: str) -> FileInfo:
         return await self._space.files.info(await self._readable(path))
@@ -122,21 +160,21 @@ class SpaceExecutionEnv:
     # ---- changing
 
     async def write(self, path: str, data: str | bytes) -> None:
-        await self._space.files.write(await self._changeable(path), _bytes(data))
+        await self._space.files.write(await self._changeable(path), to_bytes(data))
 
     async def append(self, path: str, data: str | bytes) -> None:
-        await self._space.files.append(await self._changeable(path), _bytes(data))
+        await self._space.files.append(await self._changeable(path), to_bytes(data))
 
     async def truncate(self, path: str, size: int) -> None:
-        _check(await self.absolute_path(path), "size", size)
+        check_whole(await self.absolute_path(path), "size", size)
         await self._space.files.truncate(await self._changeable(path), size)
 
     async def flush(self, path: str) -> None:
         await self._space.files.flush(await self._readable(path))
 
     async def rename(self, source: str, target: str) -> None:
-        origin = await self._changeable(source)
-        await self._space.files.rename(origin, await self.absolute_path(target))
+        goal = await self.absolute_path(target)
+        await self._space.files.rename(await self._changeable(source), goal)
 
     async def create_dir(self, path: str, *, recursive: bool = True) -> None:
         await self._space.files.create_dir(await self._changeable(path), recursive=recursive)
@@ -154,12 +192,18 @@ class SpaceExecutionEnv:
             return False
 
     async def temp_dir(self, prefix: str = "tmp-") -> str:
-        await self._conduct.changing()
+        await self._temporary(prefix)
         return await self._space.files.make_temp(directory=True, prefix=prefix)
 
     async def temp_file(self, prefix: str = "tmp-", suffix: str = "") -> str:
-        await self._conduct.changing()
+        await self._temporary(prefix, suffix)
         return await self._space.files.make_temp(directory=False, prefix=prefix, suffix=suffix)
+
+    async def _temporary(self, *affixes: str) -> None:
+        await asyncio.sleep(0)
+        check_affix(self._cwd, *affixes)
+        check_text("".join(affixes))
+        await self._conduct.changing()
 
     # ---- commands
 
@@ -174,66 +218,67 @@ class SpaceExecutionEnv:
         on_output: Callable[[str, Stream], None] | None = None,
         spill: Spill | None = None,
     ) -> ExecResult:
-        if timeout is not None and not (math.isfinite(timeout) and 0 < timeout <= TIMEOUT_MAX):
-            raise ExecError("timeout", f"a timeout is more than 0 and at most {TIMEOUT_MAX} seconds, not {timeout}")
+        await asyncio.sleep(0)  # a caller cancelled before now starts nothing
+        check_timeout(timeout)
         await self._conduct.reading()
-        argv = await self._argv(command)
-        folder = self._cwd if cwd is None else await self.absolute_path(cwd)
-        await self._check_folder(folder)
-        if not inherit_env:
-            argv = ["/usr/bin/env", "-i", *(f"{name}={value}" for name, value in (env or {}).items()), *argv]
-        spec = CommandSpec(
-            argv[0],
-            tuple(argv[1:]),
-            dict(env or {}) if inherit_env else {},
-            folder,
-            None if timeout is None else max(1, round(timeout * 1e9)),
+        spec = await self._launches.spec(command, lambda: self._folder(cwd), env or {}, inherit_env, timeout)
+        output = CommandOutput(on_output, spill)
+        request_id = ""
+
+        def following(name: str) -> None:
+            nonlocal request_id
+            request_id = name
+            self._running.add(name)
+
+        sinks = Sinks(
+            output=output.take, following=following, gap=output.gap, spoiled=lambda: output.failure is not None
         )
-        output = _Output(on_output, spill)
         try:
-            sinks = Sinks(output=output.take, gap=output.gap, spoiled=lambda: output.failure is not None)
-            request_id, end = await self._conduct.execute(spec, sinks)
+            _, end = await self._conduct.execute(spec, sinks)
         except SpaceRefused as refused:
             raise ExecError("spawn_error", refused.refusal.message) from refused
+        finally:
+            self._running.discard(request_id)
         if not end.spawned:
             raise ExecError("spawn_error", f"the command can't be started: {end.trouble}")
         output.finish(end.trouble)
-        spill_path = await self._spilled(request_id) if output.passed else None
+        return await self._result(request_id, end, output, timeout)
+
+    async def _result(
+        self, request_id: str, end: CommandEnd, output: CommandOutput, timeout: float | None
+    ) -> ExecResult:
+        """Precedence of what is told: callback error, timeout, failed spill, exit code."""
+        spill_path, unkept = None, None
+        if output.passed:
+            try:
+                spill_path = await self._spilled(request_id)
+            except ExecError as error:
+                unkept = error
         if output.failure is not None:
             raise ExecError(
                 "callback_error", f"the receiver of the output failed: {output.failure!r}", spill_path=spill_path
             ) from output.failure
         if end.timed_out:
             raise ExecError("timeout", f"no end within {timeout or 0:g} seconds: killed", spill_path=spill_path)
+        if unkept is not None:
+            raise unkept
         return ExecResult(end.exit_code, spill_path)
 
-    async def _argv(self, command: str | Sequence[str]) -> list[str]:
-        if isinstance(command, str):
-            return [await self._shell(), "-c", command]
-        if not command:
-            raise ExecError("spawn_error", "the command is empty")
-        return list(command)
+    async def cleanup(self) -> None:
+        """Kill every command that was started or attached to here and runs. For the owner's shutdown only: a driver that goes
+        leaves them to the next one."""
+        for request_id in sorted(self._running):
+            await self._space.commands.kill(request_id)
 
-    async def _shell(self) -> str:
-        """The same one in the same Space, for every drive: it is part of the command's hash."""
-        if self._space.shell is not None:
-            return self._space.shell
-        for candidate in _SHELLS:
-            try:
-                await self._space.files.info(candidate, follow=True)
-            except FileError:
-                continue
-            self._space.shell = candidate
-            return candidate
-        raise ExecError("shell_unavailable", f"no shell in the Space: none of {', '.join(_SHELLS)} is there")
-
-    async def _check_folder(self, folder: str) -> None:
+    async def _folder(self, cwd: str | None) -> str:
         try:
+            folder = self._cwd if cwd is None else await self.absolute_path(cwd)
             kind = (await self._space.files.info(folder, follow=True)).kind
         except FileError as error:
-            raise ExecError("spawn_error", f"the working directory {folder}: {error.code.replace('_', ' ')}") from error
+            raise ExecError("spawn_error", f"the working directory {error}") from error
         if kind != "directory":
             raise ExecError("spawn_error", f"the working directory {folder} is not a directory")
+        return folder
 
     async def _spilled(self, request_id: str) -> str:
         """All of the output in a temporary file of the Space, from what the Space keeps of it."""
@@ -246,66 +291,3 @@ class SpaceExecutionEnv:
         except FileError as error:
             raise ExecError("unknown", f"the output can't be kept: {error}") from error
         return path
-
-
-class _Output:
-    """What a command says, as text for the caller, and whether it passed the limits of the spill."""
-
-    def __init__(self, on_output: Callable[[str, Stream], None] | None, spill: Spill | None) -> None:
-        self._on_output = on_output
-        self._spill = spill
-        self._decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
-        self._bytes = 0
-        self._lines = 0
-        self.failure: Exception | None = None  # of the receiver
-
-    @property
-    def passed(self) -> bool:
-        limits = self._spill
-        return limits is not None and (self._bytes > limits.after_bytes or self._lines > limits.after_lines)
-
-    def take(self, data: bytes, stream: Stream) -> None:
-        self._bytes += len(data)
-        self._lines += data.count(b"\n")
-        self._hand_on(self._decoders[stream].decode(data), stream)
-
-    def gap(self, size: int) -> None:
-        self._bytes += size
-        self._hand_on(f"[{size} bytes of output are no longer kept]\n", "stdout")
-
-    def finish(self, trouble: str) -> None:
-        self._hand_on(self._decoders["stdout"].decode(b"", True), "stdout")
-        self._hand_on(self._decoders["stderr"].decode(b"", True), "stderr")
-        if trouble:
-            self._hand_on(f"[{trouble}]\n", "stderr")
-
-    def _hand_on(self, text: str, stream: Stream) -> None:
-        if not text or self._on_output is None or self.failure is not None:
-            return
-        try:
-            self._on_output(text, stream)
-        except (HaltError, StaleEpochError):
-            raise
-        except Exception as error:
-            self.failure = error
-
-
-def _from_url(path: str) -> str:
-    if not path.startswith("file:"):
-        return path
-    try:
-        url = urlsplit(path)
-    except ValueError:
-        return path
-    if url.netloc not in ("", "localhost") or not url.path.startswith("/") or url.query or url.fragment:
-        return path
-    return unquote(url.path)
-
-
-def _bytes(data: str | bytes) -> bytes:
-    return data.encode("utf-8", "surrogatepass") if isinstance(data, str) else data
-
-
-def _check(target: str, name: str, value: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise FileError("invalid", target, f"{name} is a whole number from 0, not {value!r}")

@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import IO
 
 from durable_base.crash import crash_point
+from durable_base.files import sync_folder
+from durable_base.handles import open_regular
 from durable_space.gate import Caller, Gate
 from durable_space.refusal import Code, Reason, Refused, invalid, of_os_error
 from durable_space.staging import Staging
@@ -140,7 +142,7 @@ class Files:
             self._gate.check(caller)
             fd = open_regular(path, os.O_RDONLY)
             try:
-                os.fsync(fd)
+                sync_with_name(fd, path)
             finally:
                 os.close(fd)
 
@@ -221,8 +223,7 @@ class Files:
             os.close(fd)
 
     def _append(self, target: str, content: IO[bytes], permissions: int) -> None:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
-        fd = os.open(target, flags, permissions or MADE_FILE_MODE)
+        fd = open_regular(target, os.O_WRONLY | os.O_APPEND | os.O_CREAT, permissions or MADE_FILE_MODE)
         try:
             copy(content, fd)
             os.fsync(fd)
@@ -257,16 +258,15 @@ def make_parents(path: str) -> None:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)) from None
 
 
-def open_regular(path: str, flags: int) -> int:
-    """Raise OSError; anything but a regular file is refused, and opening one never waits (a named pipe would)."""
-    fd = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC)
-    mode = os.fstat(fd).st_mode
-    if stat.S_ISREG(mode):
-        return fd
-    os.close(fd)
-    if stat.S_ISDIR(mode):
-        raise IsADirectoryError(21, "is a directory", path)
-    raise OSError(22, "not a regular file", path)
+def sync_with_name(fd: int, path: str) -> None:
+    """File and folder. Raise Refused INTERNAL whatever the number: the call was right, its effect is what is unknown."""
+    try:
+        os.fsync(fd)
+        sync_folder(os.path.dirname(path))
+    except OSError as error:
+        raise Refused(
+            Code.INTERNAL, Reason.INTERNAL, f"{path}: can't be synced: {error.strerror}", metadata={"path": path}
+        ) from None
 
 
 def copy(content: IO[bytes], fd: int) -> None:
@@ -290,7 +290,8 @@ def sha256_of(content: IO[bytes]) -> str:
     return digest.hexdigest()
 
 
-def info_of(path: str, status: os.stat_result) -> Info:
+def info_of(path: str, status: os.stat_result, target: str | None = None) -> Info:
+    """`target` is a symlink's, where it has been read already."""
     kind = FileType.OTHER
     for matches, value in (
         (stat.S_ISREG, FileType.FILE),
@@ -307,7 +308,7 @@ def info_of(path: str, status: os.stat_result) -> Info:
         _user(status.st_uid),
         _group(status.st_gid),
         status.st_mtime_ns,
-        os.readlink(path) if kind is FileType.SYMLINK else "",
+        (os.readlink(path) if target is None else target) if kind is FileType.SYMLINK else "",
     )
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator
 
+from durable_base.handles import open_regular
 from durable_protocol.durable.space.v1 import files_pb2 as durable
 from durable_protocol.durable.space.v1.files_pb2_grpc import FileServiceServicer
 from durable_space import paths
-from durable_space.files import Files, errors_name, open_regular
+from durable_space.files import Files, errors_name
 from durable_space.gate import Caller
+from durable_space.rpc import handles
 from durable_space.rpc.caller import read_caller, text_metadata
 from durable_space.rpc.filesystem import text
 from durable_space.rpc.guard import Context
@@ -67,6 +69,13 @@ class FileService(FileServiceServicer):
             suffix=request.suffix,
         )
         return durable.MakeTempResponse(path=path)
+
+    async def Open(
+        self, request: AsyncIterator[durable.OpenRequest], context: Context
+    ) -> AsyncIterator[durable.OpenResponse]:
+        self._reader(context)
+        async for answer in handles.serve(self._runtime, request, self._path, lambda: self._reader(context)):
+            yield answer
 
     def _path(self, path: str) -> str:
         return paths.absolute(path, self._runtime.workspace_root)

@@ -7,10 +7,11 @@ import os
 import pwd
 from collections.abc import AsyncIterator
 
+from durable_base.handles import open_regular
 from durable_protocol.cua.env.v1 import filesystem_pb2 as cua
 from durable_protocol.cua.env.v1.filesystem_pb2_grpc import FilesystemServiceServicer
 from durable_space import paths
-from durable_space.files import Files, Info, WriteMode, errors_name, info_of, open_regular, sha256_of
+from durable_space.files import Files, Info, WriteMode, errors_name, info_of, sha256_of
 from durable_space.gate import Caller
 from durable_space.refusal import Code, Reason, Refused, invalid, unsupported
 from durable_space.rpc.caller import read_caller, text_metadata

@@ -22,37 +22,58 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from durable_protocol.cua.env.v1 import filesystem_pb2 as cua_dot_env_dot_v1_dot_filesystem__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x64urable/space/v1/files.proto\x12\x10\x64urable.space.v1\" \n\x10\x43\x61nonicalRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\"!\n\x11\x43\x61nonicalResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\"3\n\x10ReadLinesRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x11\n\tmax_lines\x18\x02 \x01(\x04\":\n\x11ReadLinesResponse\x12%\n\x05lines\x18\x01 \x03(\x0b\x32\x16.durable.space.v1.Line\"(\n\x04Line\x12\x0c\n\x04text\x18\x01 \x01(\x0c\x12\x12\n\nterminated\x18\x02 \x01(\x08\"-\n\x0fTruncateRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\"\x12\n\x10TruncateResponse\"\x1c\n\x0c\x46lushRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\"\x0f\n\rFlushResponse\"D\n\x0fMakeTempRequest\x12\x11\n\tdirectory\x18\x01 \x01(\x08\x12\x0e\n\x06prefix\x18\x02 \x01(\t\x12\x0e\n\x06suffix\x18\x03 \x01(\t\" \n\x10MakeTempResponse\x12\x0c\n\x04path\x18\x01 \x01(\t2\xab\x03\n\x0b\x46ileService\x12T\n\tCanonical\x12\".durable.space.v1.CanonicalRequest\x1a#.durable.space.v1.CanonicalResponse\x12V\n\tReadLines\x12\".durable.space.v1.ReadLinesRequest\x1a#.durable.space.v1.ReadLinesResponse0\x01\x12Q\n\x08Truncate\x12!.durable.space.v1.TruncateRequest\x1a\".durable.space.v1.TruncateResponse\x12H\n\x05\x46lush\x12\x1e.durable.space.v1.FlushRequest\x1a\x1f.durable.space.v1.FlushResponse\x12Q\n\x08MakeTemp\x12!.durable.space.v1.MakeTempRequest\x1a\".durable.space.v1.MakeTempResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1c\x64urable/space/v1/files.proto\x12\x10\x64urable.space.v1\x1a\x1b\x63ua/env/v1/filesystem.proto\" \n\x10\x43\x61nonicalRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\"!\n\x11\x43\x61nonicalResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\"3\n\x10ReadLinesRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x11\n\tmax_lines\x18\x02 \x01(\x04\":\n\x11ReadLinesResponse\x12%\n\x05lines\x18\x01 \x03(\x0b\x32\x16.durable.space.v1.Line\"(\n\x04Line\x12\x0c\n\x04text\x18\x01 \x01(\x0c\x12\x12\n\nterminated\x18\x02 \x01(\x08\"-\n\x0fTruncateRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x0c\n\x04size\x18\x02 \x01(\x04\"\x12\n\x10TruncateResponse\"\x1c\n\x0c\x46lushRequest\x12\x0c\n\x04path\x18\x01 \x01(\t\"\x0f\n\rFlushResponse\"D\n\x0fMakeTempRequest\x12\x11\n\tdirectory\x18\x01 \x01(\x08\x12\x0e\n\x06prefix\x18\x02 \x01(\t\x12\x0e\n\x06suffix\x18\x03 \x01(\t\" \n\x10MakeTempResponse\x12\x0c\n\x04path\x18\x01 \x01(\t\"\x84\x02\n\x0bOpenRequest\x12,\n\x04open\x18\x01 \x01(\x0b\x32\x1c.durable.space.v1.OpenTargetH\x00\x12\x32\n\x07inspect\x18\x02 \x01(\x0b\x32\x1f.durable.space.v1.InspectOpenedH\x00\x12,\n\x04read\x18\x03 \x01(\x0b\x32\x1c.durable.space.v1.ReadOpenedH\x00\x12,\n\x04scan\x18\x04 \x01(\x0b\x32\x1c.durable.space.v1.ScanOpenedH\x00\x12,\n\x04page\x18\x05 \x01(\x0b\x32\x1c.durable.space.v1.PageOpenedH\x00\x42\t\n\x07request\"@\n\nOpenTarget\x12\x0c\n\x04path\x18\x01 \x01(\t\x12\x11\n\tdirectory\x18\x02 \x01(\x08\x12\x11\n\tno_follow\x18\x03 \x01(\x08\"\x0f\n\rInspectOpened\",\n\nReadOpened\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x0e\n\x06length\x18\x02 \x01(\x04\"/\n\nScanOpened\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x11\n\tmax_lines\x18\x02 \x01(\x04\"!\n\nPageOpened\x12\x13\n\x0bmax_entries\x18\x01 \x01(\r\"\xb0\x01\n\x0cOpenResponse\x12*\n\x06opened\x18\x01 \x01(\x0b\x32\x18.durable.space.v1.OpenedH\x00\x12\x0e\n\x04\x64\x61ta\x18\x02 \x01(\x0cH\x00\x12,\n\x07scanned\x18\x03 \x01(\x0b\x32\x19.durable.space.v1.ScannedH\x00\x12,\n\x04page\x18\x04 \x01(\x0b\x32\x1c.durable.space.v1.OpenedPageH\x00\x42\x08\n\x06\x61nswer\"@\n\x06Opened\x12$\n\x05\x65ntry\x18\x01 \x01(\x0b\x32\x15.cua.env.v1.EntryInfo\x12\x10\n\x08identity\x18\x02 \x01(\t\"(\n\x07Scanned\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\r\n\x05lines\x18\x02 \x01(\x04\"4\n\nOpenedPage\x12&\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x15.cua.env.v1.EntryInfo2\xf6\x03\n\x0b\x46ileService\x12T\n\tCanonical\x12\".durable.space.v1.CanonicalRequest\x1a#.durable.space.v1.CanonicalResponse\x12V\n\tReadLines\x12\".durable.space.v1.ReadLinesRequest\x1a#.durable.space.v1.ReadLinesResponse0\x01\x12Q\n\x08Truncate\x12!.durable.space.v1.TruncateRequest\x1a\".durable.space.v1.TruncateResponse\x12H\n\x05\x46lush\x12\x1e.durable.space.v1.FlushRequest\x1a\x1f.durable.space.v1.FlushResponse\x12Q\n\x08MakeTemp\x12!.durable.space.v1.MakeTempRequest\x1a\".durable.space.v1.MakeTempResponse\x12I\n\x04Open\x12\x1d.durable.space.v1.OpenRequest\x1a\x1e.durable.space.v1.OpenResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'durable.space.v1.files_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CANONICALREQUEST']._serialized_start=50
-  _globals['_CANONICALREQUEST']._serialized_end=82
-  _globals['_CANONICALRESPONSE']._serialized_start=84
-  _globals['_CANONICALRESPONSE']._serialized_end=117
-  _globals['_READLINESREQUEST']._serialized_start=119
-  _globals['_READLINESREQUEST']._serialized_end=170
-  _globals['_READLINESRESPONSE']._serialized_start=172
-  _globals['_READLINESRESPONSE']._serialized_end=230
-  _globals['_LINE']._serialized_start=232
-  _globals['_LINE']._serialized_end=272
-  _globals['_TRUNCATEREQUEST']._serialized_start=274
-  _globals['_TRUNCATEREQUEST']._serialized_end=319
-  _globals['_TRUNCATERESPONSE']._serialized_start=321
-  _globals['_TRUNCATERESPONSE']._serialized_end=339
-  _globals['_FLUSHREQUEST']._serialized_start=341
-  _globals['_FLUSHREQUEST']._serialized_end=369
-  _globals['_FLUSHRESPONSE']._serialized_start=371
-  _globals['_FLUSHRESPONSE']._serialized_end=386
-  _globals['_MAKETEMPREQUEST']._serialized_start=388
-  _globals['_MAKETEMPREQUEST']._serialized_end=456
-  _globals['_MAKETEMPRESPONSE']._serialized_start=458
-  _globals['_MAKETEMPRESPONSE']._serialized_end=490
-  _globals['_FILESERVICE']._serialized_start=493
-  _globals['_FILESERVICE']._serialized_end=920
+  _globals['_CANONICALREQUEST']._serialized_start=79
+  _globals['_CANONICALREQUEST']._serialized_end=111
+  _globals['_CANONICALRESPONSE']._serialized_start=113
+  _globals['_CANONICALRESPONSE']._serialized_end=146
+  _globals['_READLINESREQUEST']._serialized_start=148
+  _globals['_READLINESREQUEST']._serialized_end=199
+  _globals['_READLINESRESPONSE']._serialized_start=201
+  _globals['_READLINESRESPONSE']._serialized_end=259
+  _globals['_LINE']._serialized_start=261
+  _globals['_LINE']._serialized_end=301
+  _globals['_TRUNCATEREQUEST']._serialized_start=303
+  _globals['_TRUNCATEREQUEST']._serialized_end=348
+  _globals['_TRUNCATERESPONSE']._serialized_start=350
+  _globals['_TRUNCATERESPONSE']._serialized_end=368
+  _globals['_FLUSHREQUEST']._serialized_start=370
+  _globals['_FLUSHREQUEST']._serialized_end=398
+  _globals['_FLUSHRESPONSE']._serialized_start=400
+  _globals['_FLUSHRESPONSE']._serialized_end=415
+  _globals['_MAKETEMPREQUEST']._serialized_start=417
+  _globals['_MAKETEMPREQUEST']._serialized_end=485
+  _globals['_MAKETEMPRESPONSE']._serialized_start=487
+  _globals['_MAKETEMPRESPONSE']._serialized_end=519
+  _globals['_OPENREQUEST']._serialized_start=522
+  _globals['_OPENREQUEST']._serialized_end=782
+  _globals['_OPENTARGET']._serialized_start=784
+  _globals['_OPENTARGET']._serialized_end=848
+  _globals['_INSPECTOPENED']._serialized_start=850
+  _globals['_INSPECTOPENED']._serialized_end=865
+  _globals['_READOPENED']._serialized_start=867
+  _globals['_READOPENED']._serialized_end=911
+  _globals['_SCANOPENED']._serialized_start=913
+  _globals['_SCANOPENED']._serialized_end=960
+  _globals['_PAGEOPENED']._serialized_start=962
+  _globals['_PAGEOPENED']._serialized_end=995
+  _globals['_OPENRESPONSE']._serialized_start=998
+  _globals['_OPENRESPONSE']._serialized_end=1174
+  _globals['_OPENED']._serialized_start=1176
+  _globals['_OPENED']._serialized_end=1240
+  _globals['_SCANNED']._serialized_start=1242
+  _globals['_SCANNED']._serialized_end=1282
+  _globals['_OPENEDPAGE']._serialized_start=1284
+  _globals['_OPENEDPAGE']._serialized_end=1336
+  _globals['_FILESERVICE']._serialized_start=1339
+  _globals['_FILESERVICE']._serialized_end=1841
 # @@protoc_insertion_point(module_scope)

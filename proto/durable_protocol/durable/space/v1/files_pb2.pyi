@@ -8,6 +8,7 @@ ErrorInfo.metadata["path"] absolute.
 """
 
 from collections import abc as _abc
+from durable_protocol.cua.env.v1 import filesystem_pb2 as _filesystem_pb2
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
 from google.protobuf.internal import containers as _containers
@@ -241,3 +242,261 @@ class MakeTempResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___MakeTempResponse: _TypeAlias = MakeTempResponse  # noqa: Y015
+
+@_typing.final
+class OpenRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPEN_FIELD_NUMBER: _builtins.int
+    INSPECT_FIELD_NUMBER: _builtins.int
+    READ_FIELD_NUMBER: _builtins.int
+    SCAN_FIELD_NUMBER: _builtins.int
+    PAGE_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def open(self) -> Global___OpenTarget: ...
+    @_builtins.property
+    def inspect(self) -> Global___InspectOpened:
+        """What it is like now."""
+
+    @_builtins.property
+    def read(self) -> Global___ReadOpened: ...
+    @_builtins.property
+    def scan(self) -> Global___ScanOpened: ...
+    @_builtins.property
+    def page(self) -> Global___PageOpened: ...
+    def __init__(
+        self,
+        *,
+        open: Global___OpenTarget | None = ...,
+        inspect: Global___InspectOpened | None = ...,
+        read: Global___ReadOpened | None = ...,
+        scan: Global___ScanOpened | None = ...,
+        page: Global___PageOpened | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["inspect", b"inspect", "open", b"open", "page", b"page", "read", b"read", "request", b"request", "scan", b"scan"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["inspect", b"inspect", "open", b"open", "page", b"page", "read", b"read", "request", b"request", "scan", b"scan"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_request: _TypeAlias = _typing.Literal["open", "inspect", "read", "scan", "page"]  # noqa: Y015
+    _WhichOneofArgType_request: _TypeAlias = _typing.Literal["request", b"request"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_request) -> _WhichOneofReturnType_request | None: ...
+
+Global___OpenRequest: _TypeAlias = OpenRequest  # noqa: Y015
+
+@_typing.final
+class OpenTarget(_message.Message):
+    """A file must be a regular one: a folder is FAILED_PRECONDITION (is a directory), anything else INVALID_ARGUMENT. Opening
+    never waits.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PATH_FIELD_NUMBER: _builtins.int
+    DIRECTORY_FIELD_NUMBER: _builtins.int
+    NO_FOLLOW_FIELD_NUMBER: _builtins.int
+    path: _builtins.str
+    directory: _builtins.bool
+    no_follow: _builtins.bool
+    """A symlink is INVALID_ARGUMENT. Files only."""
+    def __init__(
+        self,
+        *,
+        path: _builtins.str = ...,
+        directory: _builtins.bool = ...,
+        no_follow: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["directory", b"directory", "no_follow", b"no_follow", "path", b"path"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OpenTarget: _TypeAlias = OpenTarget  # noqa: Y015
+
+@_typing.final
+class InspectOpened(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___InspectOpened: _TypeAlias = InspectOpened  # noqa: Y015
+
+@_typing.final
+class ReadOpened(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFSET_FIELD_NUMBER: _builtins.int
+    LENGTH_FIELD_NUMBER: _builtins.int
+    offset: _builtins.int
+    length: _builtins.int
+    """At most 1 MiB is answered; more is cut."""
+    def __init__(
+        self,
+        *,
+        offset: _builtins.int = ...,
+        length: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["length", b"length", "offset", b"offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadOpened: _TypeAlias = ReadOpened  # noqa: Y015
+
+@_typing.final
+class ScanOpened(_message.Message):
+    """Pass at most `max_lines` LFs. The answer may have fewer without being at the end: ask on from its offset."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFSET_FIELD_NUMBER: _builtins.int
+    MAX_LINES_FIELD_NUMBER: _builtins.int
+    offset: _builtins.int
+    max_lines: _builtins.int
+    def __init__(
+        self,
+        *,
+        offset: _builtins.int = ...,
+        max_lines: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_lines", b"max_lines", "offset", b"offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ScanOpened: _TypeAlias = ScanOpened  # noqa: Y015
+
+@_typing.final
+class PageOpened(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MAX_ENTRIES_FIELD_NUMBER: _builtins.int
+    max_entries: _builtins.int
+    """1 to 10000."""
+    def __init__(
+        self,
+        *,
+        max_entries: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_entries", b"max_entries"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PageOpened: _TypeAlias = PageOpened  # noqa: Y015
+
+@_typing.final
+class OpenResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPENED_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    SCANNED_FIELD_NUMBER: _builtins.int
+    PAGE_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    """To `read`. Empty: the end."""
+    @_builtins.property
+    def opened(self) -> Global___Opened:
+        """To `open` and `inspect`."""
+
+    @_builtins.property
+    def scanned(self) -> Global___Scanned: ...
+    @_builtins.property
+    def page(self) -> Global___OpenedPage: ...
+    def __init__(
+        self,
+        *,
+        opened: Global___Opened | None = ...,
+        data: _builtins.bytes = ...,
+        scanned: Global___Scanned | None = ...,
+        page: Global___OpenedPage | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "data", b"data", "opened", b"opened", "page", b"page", "scanned", b"scanned"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer", b"answer", "data", b"data", "opened", b"opened", "page", b"page", "scanned", b"scanned"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_answer: _TypeAlias = _typing.Literal["opened", "data", "scanned", "page"]  # noqa: Y015
+    _WhichOneofArgType_answer: _TypeAlias = _typing.Literal["answer", b"answer"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_answer) -> _WhichOneofReturnType_answer | None: ...
+
+Global___OpenResponse: _TypeAlias = OpenResponse  # noqa: Y015
+
+@_typing.final
+class Opened(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRY_FIELD_NUMBER: _builtins.int
+    IDENTITY_FIELD_NUMBER: _builtins.int
+    identity: _builtins.str
+    """Of the file itself: equal for the same one, whatever its path."""
+    @_builtins.property
+    def entry(self) -> _filesystem_pb2.EntryInfo: ...
+    def __init__(
+        self,
+        *,
+        entry: _filesystem_pb2.EntryInfo | None = ...,
+        identity: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["entry", b"entry"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entry", b"entry", "identity", b"identity"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Opened: _TypeAlias = Opened  # noqa: Y015
+
+@_typing.final
+class Scanned(_message.Message):
+    """`offset` is behind the last LF passed, or where the scan stopped. Equal to the one asked from: nothing is behind it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OFFSET_FIELD_NUMBER: _builtins.int
+    LINES_FIELD_NUMBER: _builtins.int
+    offset: _builtins.int
+    lines: _builtins.int
+    def __init__(
+        self,
+        *,
+        offset: _builtins.int = ...,
+        lines: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["lines", b"lines", "offset", b"offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Scanned: _TypeAlias = Scanned  # noqa: Y015
+
+@_typing.final
+class OpenedPage(_message.Message):
+    """In the file system's own order; entries that have vanished are left out. None: the end."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[_filesystem_pb2.EntryInfo]: ...
+    def __init__(
+        self,
+        *,
+        entries: _abc.Iterable[_filesystem_pb2.EntryInfo] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___OpenedPage: _TypeAlias = OpenedPage  # noqa: Y015

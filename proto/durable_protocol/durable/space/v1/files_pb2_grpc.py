@@ -59,6 +59,11 @@ class FileServiceStub:
                 request_serializer=durable_dot_space_dot_v1_dot_files__pb2.MakeTempRequest.SerializeToString,
                 response_deserializer=durable_dot_space_dot_v1_dot_files__pb2.MakeTempResponse.FromString,
                 _registered_method=True)
+        self.Open = channel.stream_stream(
+                '/durable.space.v1.FileService/Open',
+                request_serializer=durable_dot_space_dot_v1_dot_files__pb2.OpenRequest.SerializeToString,
+                response_deserializer=durable_dot_space_dot_v1_dot_files__pb2.OpenResponse.FromString,
+                _registered_method=True)
 
 
 class FileServiceServicer:
@@ -94,6 +99,14 @@ class FileServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Open(self, request_iterator, context):
+        """A file or folder that is held open, as long as the stream is: it stays the same one, however its path is renamed, replaced
+        or removed. The first request opens, each one after it asks, and each gets exactly one answer, in order. Reading.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_FileServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -121,6 +134,11 @@ def add_FileServiceServicer_to_server(servicer, server):
                     servicer.MakeTemp,
                     request_deserializer=durable_dot_space_dot_v1_dot_files__pb2.MakeTempRequest.FromString,
                     response_serializer=durable_dot_space_dot_v1_dot_files__pb2.MakeTempResponse.SerializeToString,
+            ),
+            'Open': grpc.stream_stream_rpc_method_handler(
+                    servicer.Open,
+                    request_deserializer=durable_dot_space_dot_v1_dot_files__pb2.OpenRequest.FromString,
+                    response_serializer=durable_dot_space_dot_v1_dot_files__pb2.OpenResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -258,6 +276,33 @@ class FileService:
             '/durable.space.v1.FileService/MakeTemp',
             durable_dot_space_dot_v1_dot_files__pb2.MakeTempRequest.SerializeToString,
             durable_dot_space_dot_v1_dot_files__pb2.MakeTempResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Open(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/durable.space.v1.FileService/Open',
+            durable_dot_space_dot_v1_dot_files__pb2.OpenRequest.SerializeToString,
+            durable_dot_space_dot_v1_dot_files__pb2.OpenResponse.FromString,
             options,
             channel_credentials,
             insecure,

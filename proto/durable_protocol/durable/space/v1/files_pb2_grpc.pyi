@@ -40,6 +40,10 @@ class FileServiceStub:
     Truncate: _grpc.UnaryUnaryMultiCallable[_files_pb2.TruncateRequest, _files_pb2.TruncateResponse]
     Flush: _grpc.UnaryUnaryMultiCallable[_files_pb2.FlushRequest, _files_pb2.FlushResponse]
     MakeTemp: _grpc.UnaryUnaryMultiCallable[_files_pb2.MakeTempRequest, _files_pb2.MakeTempResponse]
+    Open: _grpc.StreamStreamMultiCallable[_files_pb2.OpenRequest, _files_pb2.OpenResponse]
+    """A file or folder that is held open, as long as the stream is: it stays the same one, however its path is renamed, replaced
+    or removed. The first request opens, each one after it asks, and each gets exactly one answer, in order. Reading.
+    """
 
 @_typing.type_check_only
 class FileServiceAsyncStub(FileServiceStub):
@@ -49,6 +53,10 @@ class FileServiceAsyncStub(FileServiceStub):
     Truncate: _aio.UnaryUnaryMultiCallable[_files_pb2.TruncateRequest, _files_pb2.TruncateResponse]  # type: ignore[assignment]
     Flush: _aio.UnaryUnaryMultiCallable[_files_pb2.FlushRequest, _files_pb2.FlushResponse]  # type: ignore[assignment]
     MakeTemp: _aio.UnaryUnaryMultiCallable[_files_pb2.MakeTempRequest, _files_pb2.MakeTempResponse]  # type: ignore[assignment]
+    Open: _aio.StreamStreamMultiCallable[_files_pb2.OpenRequest, _files_pb2.OpenResponse]  # type: ignore[assignment]
+    """A file or folder that is held open, as long as the stream is: it stays the same one, however its path is renamed, replaced
+    or removed. The first request opens, each one after it asks, and each gets exactly one answer, in order. Reading.
+    """
 
 class FileServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -85,5 +93,15 @@ class FileServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _files_pb2.MakeTempRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_files_pb2.MakeTempResponse, _abc.Awaitable[_files_pb2.MakeTempResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def Open(
+        self,
+        request_iterator: _MaybeAsyncIterator[_files_pb2.OpenRequest],
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_files_pb2.OpenResponse], _abc.AsyncIterator[_files_pb2.OpenResponse]]:
+        """A file or folder that is held open, as long as the stream is: it stays the same one, however its path is renamed, replaced
+        or removed. The first request opens, each one after it asks, and each gets exactly one answer, in order. Reading.
+        """
 
 def add_FileServiceServicer_to_server(servicer: FileServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
