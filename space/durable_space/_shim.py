@@ -264,7 +264,8 @@ class Shim:
         }
         self._record.append("exit", values)
         crash_point("shim.exit_recorded")
-        self._notify()
+        if not self._childless:
+            self._notify()  # otherwise `done` follows at once, and says both
 
     def _finish(self) -> None:
         self._record.append("done", {})

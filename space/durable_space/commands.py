@@ -186,13 +186,8 @@ class Commands:
         config = row.config
         head = {"seq": row.seq, "instance": self.ledger.instance_id, "epoch": row.owner.epoch}
         body = {
-            "command": config.command,
-            "args": config.args,
-            "env": config.env,
+            **config.values(),
             "cwd": os.path.join(self._workspace, os.path.expanduser(config.cwd)),
-            "user": config.user,
-            "timeout_ns": config.timeout_ns,
-            "stdin": config.stdin,
             "keep_bytes": min(config.keep_bytes or self._keep_bytes, self._keep_bytes),
         }
         packet = json.dumps({**head, **body}).encode()

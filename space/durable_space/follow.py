@@ -61,6 +61,8 @@ async def follow(
     """
     folder = os.path.join(runtime.commands.folder(row.seq), layout.OUTPUT)
     with runtime.notices.listen(row.seq) as notice:
+        if fresh:
+            await _wait(notice, LOOK_SECONDS)  # its shim says when there is something to see
         observed = await _until_started(runtime, row.seq, notice)
         first, end = (0, 0) if fresh else await runtime.run(output.kept_range, folder)
         if offset is None:
@@ -111,6 +113,8 @@ async def _output_and_end(
     """`live`: the reader stands at the end of what there was, so that what it reads next was just written and is in memory:
     the look needs no thread. A replay may wait for the disk."""
     sent_at = heard_at = 0.0
+    if live and not runtime.notices.hint(seq).ended:
+        await _wait(notice, min(LOOK_SECONDS, idle_seconds or LOOK_SECONDS))
 
     def look() -> tuple[Observed, list[Piece]]:
         # The state first: what is final now has all its output on disk, so an empty read after it is the end.

@@ -14,12 +14,16 @@ from durable_space.layout import notice_address
 log = logging.getLogger("durable.space")
 
 
+HINTS_MAX = 1024
+
+
 @dataclass(frozen=True, slots=True)
 class Hint:
     """What the newest notice said, to save a look; files tell the truth."""
 
     output_end: int = 0
     ended: bool = False
+    came: bool = False
 
 
 class Notices:
@@ -27,7 +31,7 @@ class Notices:
 
     def __init__(self, instance_id: str) -> None:
         self._waiting: dict[int, set[asyncio.Event]] = {}
-        self._hints: dict[int, Hint] = {}  # of those that somebody listens to
+        self._hints: dict[int, Hint] = {}  # the newest `HINTS_MAX`: one may come before somebody listens
         self._socket: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         try:
             self._socket.bind(notice_address(instance_id))
@@ -50,6 +54,8 @@ class Notices:
         """The event is set at each notice for `seq`; who waits clears it."""
         event = asyncio.Event()
         self._waiting.setdefault(seq, set()).add(event)
+        if seq in self._hints:
+            event.set()
         try:
             yield event
         finally:
@@ -57,7 +63,6 @@ class Notices:
             events.discard(event)
             if not events:
                 del self._waiting[seq]
-                self._hints.pop(seq, None)
 
     def hint(self, seq: int) -> Hint:
         return self._hints.get(seq, Hint())
@@ -84,6 +89,8 @@ class Notices:
             words = packet.split()
             if len(words) >= 2 and words[0].isdigit() and words[1].isdigit():
                 seq = int(words[0])
-                if seq in self._waiting:
-                    self._hints[seq] = Hint(int(words[1]), len(words) > 2)
+                self._hints.pop(seq, None)
+                self._hints[seq] = Hint(int(words[1]), len(words) > 2, True)
+                if len(self._hints) > HINTS_MAX:
+                    del self._hints[next(iter(self._hints))]
                 self.wake(seq)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from durable_base.command import command_hash
 from durable_base.floor import Floor
@@ -20,6 +21,19 @@ class CommandConfig:
     timeout_ns: int | None = None
     stdin: bool = False
     keep_bytes: int = 0  # 0: the daemon's limit
+
+    def values(self) -> dict[str, Any]:
+        """For JSON; `CommandConfig(**{..., "args": tuple(args)})` makes it again."""
+        return {
+            "command": self.command,
+            "args": self.args,
+            "env": self.env,
+            "cwd": self.cwd,
+            "user": self.user,
+            "timeout_ns": self.timeout_ns,
+            "stdin": self.stdin,
+            "keep_bytes": self.keep_bytes,
+        }
 
     @property
     def hash(self) -> str:
