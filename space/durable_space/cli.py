@@ -56,7 +56,10 @@ def space(context: click.Context, /, **options: Any) -> None:
 
     try:
         config = _config(options)
-        from durable_space.server import serve
+        from durable_space.quiet import grpc_silenced
+
+        with grpc_silenced():
+            from durable_space.server import serve
 
         asyncio.run(serve(config))
     except UsageError as error:

@@ -8,9 +8,13 @@ from urllib.parse import unquote, urlsplit
 
 from durable_space.refusal import invalid
 
+PATH_BYTES_MAX = 4096  # the kernel's
+
 
 def absolute(text: str, workspace: Path) -> str:
     """Absolute and without `.` and `..`, symlinks kept. A malformed URL is a plain path. Raise Refused: empty, or NUL."""
+    if len(text.encode(errors="surrogateescape")) > PATH_BYTES_MAX:
+        raise invalid(f"a path has at most {PATH_BYTES_MAX} bytes")
     if not text or "\0" in text:
         raise invalid("a path must not be empty or hold NUL", path=text.replace("\0", "\\0"))
     if text.startswith("file:"):

@@ -17,8 +17,8 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from durable_space.refusal import Code, Reason, Refused, of_os_error
+from durable_space.rpc import errors
 from durable_space.rpc.caller import check_space, text_metadata
-from durable_space.rpc.errors import details, status_code
 
 log = logging.getLogger("durable.space")
 
@@ -113,7 +113,8 @@ class Guard(grpc.aio.ServerInterceptor):
             error = Refused(Code.INTERNAL, Reason.INTERNAL, f"the daemon failed: {type(error).__name__}")
         name = error.metadata.get("condition", error.code.name)
         self.refusals[name] = self.refusals.get(name, 0) + 1
-        await context.abort(status_code(error), error.message, trailing_metadata=(details(error),))
+        detail = errors.details(error)
+        await context.abort(errors.status_code(error), errors.message(error), trailing_metadata=(detail,))
 
 
 def malformed() -> Refused:

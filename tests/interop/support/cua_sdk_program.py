@@ -7,6 +7,7 @@ import asyncio
 import json
 import os
 import sys
+from pathlib import Path
 
 import cua
 
@@ -29,8 +30,7 @@ async def commands(env, folder, seen):
             program="/bin/sh", args=["-c", "echo x >> once; echo ran"], cwd=folder, request_id="once", epoch=0
         )
         seen[f"once, {count}"] = (await env.run(command)).stdout.decode()
-    with open(os.path.join(folder, "once")) as file:
-        seen["once"] = file.read()
+    seen["once"] = Path(folder, "once").read_text()
     out = await env.run(cua.SpacesdCommand(program="no-such-program"))
     seen["unknown program"] = [out.exit.success, out.exit.code, bool(out.exit.error)]
 
@@ -69,12 +69,10 @@ async def files(env, folder, seen):
     await env.upload(os.path.join(folder, "large"), large, cua.UploadOptions(permissions=0o600))
     seen["large, there and back"] = (await env.download(os.path.join(folder, "large"))) == large
     source, target = os.path.join(folder, "source"), os.path.join(folder, "target")
-    with open(source, "wb") as file:
-        file.write(large)
+    Path(source).write_bytes(large)
     await env.upload_file(source, os.path.join(folder, "sent"), None)
     await env.download_file(os.path.join(folder, "sent"), target)
-    with open(target, "rb") as file:
-        seen["files, there and back"] = file.read() == large
+    seen["files, there and back"] = Path(target).read_bytes() == large
     stat = await env.stat(path)
     seen["stat"] = [stat.name, stat.kind, stat.size]
     seen["mode"] = oct((await env.stat(os.path.join(folder, "large"))).mode & 0o777)
@@ -111,7 +109,7 @@ async def main():
         await (await wrong.spacesd(None)).sh("true", None)
     except cua.CuaError as error:
         seen["wrong token"] = type(error).__name__
-    print(json.dumps(seen))
+    sys.stdout.write(json.dumps(seen) + "\n")
 
 
 asyncio.run(main())
