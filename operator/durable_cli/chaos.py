@@ -22,6 +22,7 @@ from durable_base.errors import UsageError
 from durable_cli.arguments import LogArguments
 from durable_cli.chaos_run import ChaosRun, Result, judge
 from durable_cli.files import read_manifests
+from durable_cli.precheck import precheck
 from durable_cli.screen import screen
 from durable_cli.story import duration
 from durable_local.apply import resolve
@@ -153,7 +154,8 @@ def _subject(path: Path) -> Subject:
             f"{wanted[0].manifest.where}: --chaos compares two runs byte for byte, which needs spec.agent.model.provider "
             "scripted and spec.agent.scriptFrom"
         )
-    steps = sum(len(step.get("calls", ())) for step in yaml.safe_load(inputs.script)["steps"])
+    precheck(wanted, os.environ)
+    steps = sum(len(step.get("calls") or ()) for step in yaml.safe_load(inputs.script)["steps"])
     return Subject(path, wanted[0].manifest.name, steps)
 
 

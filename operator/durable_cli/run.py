@@ -14,6 +14,7 @@ from durable_base.errors import UsageError
 from durable_cli.arguments import LogArguments
 from durable_cli.files import read_manifests
 from durable_cli.options import OUTPUT, STATE
+from durable_cli.precheck import precheck
 from durable_cli.screen import Screen, screen
 from durable_local.apply import resolve
 from durable_local.coordinator import Coordinator, Ended
@@ -54,6 +55,7 @@ def run(path: Path, state: Path, output: str, chaos: bool, seed: int | None, run
 def watch(path: Path, state: Path, output: str) -> int:
     """Run to the end, or until SIGINT or SIGTERM. The exit code is that of the command."""
     wanted = resolve(read_manifests(path), os.environ)
+    precheck(wanted, os.environ)
     names = [one.manifest.name for one in wanted]
     with screen(output, LogArguments(state), names) as shown:
         coordinator = Coordinator(state, wanted, os.environ, shown.show)

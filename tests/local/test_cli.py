@@ -16,7 +16,7 @@ HEAD = {"apiVersion": "durablesessions.dev/v1alpha1", "kind": "DurableSession", 
 
 def durable(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "durable_cli", *words]
-    clean = {name: value for name, value in os.environ.items() if name != "MODEL_KEY"}
+    clean = {name: value for name, value in os.environ.items() if name not in ("MODEL_KEY", "OPENAI_API_KEY")}
     return subprocess.run(command, cwd=folder, env={**clean, **env}, capture_output=True, text=True, timeout=60)
 
 
@@ -49,6 +49,36 @@ WRONG: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 }
 
 
+def agent(**fields: Any) -> dict[str, Any]:
+    """A session whose agent is right but for these fields."""
+    model = {"provider": "openai-compatible", "name": "m", "baseUrl": "http://127.0.0.1:9/v1"}
+    return spec(agent={"model": {**model, **fields.pop("model", {})}, **fields})
+
+
+OWN_SCRIPT = {**SCRIPT, "scriptFrom": {"configMapKeyRef": {"name": "script", "key": "script.yaml"}}}
+WRONG |= {
+    "unknown-tool": (agent(tools=["read", "fly"]), ("spec.agent.tools", "fly", "bash")),
+    "unknown-provider": (agent(model={"provider": "oracle"}), ("spec.agent.model.provider", "oracle", "anthropic")),
+    "no-address": (agent(model={"baseUrl": None}), ("spec.agent.model.baseUrl",)),
+    "no-model-name": (agent(model={"name": None}), ("spec.agent.model.name",)),
+    "unknown-thinking": (agent(model={"thinking": "deep"}), ("spec.agent.model.thinking", "deep")),
+    "no-key": (agent(model={"provider": "openai"}), ("spec.agent.model", "OPENAI_API_KEY")),
+    "mode-to-come": (spec(mode="checkpoint"), ("spec.mode", "transactional")),
+    "no-script": (spec(agent={"model": {"provider": "scripted"}}), ("spec.agent.scriptFrom",)),
+    "outside-the-workspace": (spec(transactional={"exclude": ["../x"]}), ("spec.transactional.exclude", "../x")),
+}
+
+
+@pytest.mark.parametrize("words", [("run",), ("run", "--chaos")])
+def test_a_slip_in_a_script_is_told_with_its_step(tmp_path: Path, words: tuple[str, ...]) -> None:
+    script = "steps:\n- cals: [{bash: {command: ls}}]\n- answer: done\n"
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "script"}, "data": {"script.yaml": script}}
+    (tmp_path / "s.yaml").write_text(yaml.safe_dump_all([spec(agent=OWN_SCRIPT), config]))
+    line = refusal(durable(tmp_path, *words, "s.yaml"))
+    assert all(word in line for word in ("spec.agent.scriptFrom", "step 1", "'cals'")), line
+    assert not (tmp_path / ".durable").exists()
+
+
 @pytest.mark.parametrize(("document", "named"), WRONG.values(), ids=WRONG)
 def test_a_wrong_manifest_is_one_line_and_leaves_nothing(
     tmp_path: Path, document: dict[str, Any], named: tuple[str, ...]
@@ -56,6 +86,7 @@ def test_a_wrong_manifest_is_one_line_and_leaves_nothing(
     (tmp_path / "s.yaml").write_text(yaml.safe_dump(document))
     line = refusal(durable(tmp_path, "run", "s.yaml"))
     assert all(word in line for word in named), line
+    assert "DURABLE_" not in line
     assert not (tmp_path / ".durable").exists()
 
 
