@@ -13,12 +13,13 @@ import yaml
 
 from durable_cli.arguments import LogArguments
 from durable_cli.options import OUTPUT, STATE
+from durable_cli.standing import Standing, State, standing
 from durable_cli.story import Story, duration
 from durable_local import history
-from durable_local.layout import Home
+from durable_local.layout import Home, session_home
 from durable_local.process import ChildFacts, Life
 
-_COLUMNS = ("NAME", "READY", "REASON", "EPOCH", "ATTEMPTS", "SPACE", "AGE")
+_COLUMNS = ("NAME", "STATUS", "EPOCH", "ATTEMPTS", "SPACE", "AGE")
 
 
 @click.command
@@ -39,7 +40,7 @@ def get(names: tuple[str, ...], state: Path, output: str) -> None:
     if not objects:
         click.echo(f"no sessions in {state}", err=True)
         return
-    rows = [_COLUMNS, *map(_row, objects)]
+    rows = [_COLUMNS, *(_row(found, session_home(state, found["metadata"]["name"])) for found in objects)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
     for row in rows:
         click.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -61,12 +62,9 @@ def describe(name: str, state: Path, output: str) -> None:
         _dump(found, output)
         return
     status = found["status"]
-    verdict = _condition(status, "Succeeded")
+    now = standing(home, found)
     click.echo(f"Session    {name}")
-    click.echo(f"State      {_state(verdict)}")
-    click.echo(
-        f"Ready      {_condition(status, 'Ready').get('reason', 'Pending')}{_because(_condition(status, 'Ready'))}"
-    )
+    click.echo(f"Status     {now}{_because(now)}")
     if status.get("answer"):
         click.echo(f"Answer     {status['answer']}")
     click.echo(f"Log        {home.log}\nWorkspace  {home.workspace}")
@@ -79,17 +77,20 @@ def describe(name: str, state: Path, output: str) -> None:
     for event in history.Follower(home, name).news():
         for line in story.tell(event):
             click.echo(f"  {line.head or 'epoch ' + str(event.epoch):<9} {line.text:<52}{line.took:>8}".rstrip())
-    _advise(name, home, verdict)
+    _advise(name, home, now)
 
 
-def _advise(name: str, home: Home, verdict: dict[str, Any]) -> None:
-    if verdict.get("status") == "False":
-        last = home.drive(max(home.epochs_seen(), default=0)) / "stderr"
-        click.echo(
-            f"\nNext: mend what {last} tells of, then `durable retry {name}` and `durable run` with its manifest."
-        )
-    elif verdict.get("status") != "True":
-        click.echo("\nNext: `durable run` with its manifest goes on with it.")
+def _advise(name: str, home: Home, now: Standing) -> None:
+    last = home.drive(max(home.epochs_seen(), default=0)) / "stderr"
+    next_step = {
+        State.FAILED: f"mend what {last} tells of, then `durable retry {name}` and `durable run` with its manifest.",
+        State.SUSPENDED: f"`durable resume {name}`, then `durable run` with its manifest.",
+        State.SUSPENDING: "wait until its driver has reached a durable point.",
+        State.UNATTENDED: "its driver runs on by itself; `durable run` with its manifest takes it up.",
+        State.STOPPED: "no process of it runs; go on with: `durable run` with its manifest.",
+    }.get(now.state)
+    if next_step:
+        click.echo(f"\nNext: {next_step}")
 
 
 def _daemon_runs(home: Home) -> str:
@@ -97,14 +98,13 @@ def _daemon_runs(home: Home) -> str:
     return f"{runs} run{'' if runs == 1 else 's'} of its daemon"
 
 
-def _row(found: dict[str, Any]) -> tuple[str, ...]:
+def _row(found: dict[str, Any], home: Home) -> tuple[str, ...]:
     status = found["status"]
-    ready, space = _condition(status, "Ready"), status.get("space", {})
+    space = status.get("space", {})
     created = datetime.fromisoformat(found["metadata"]["creationTimestamp"]).timestamp()
     return (
         found["metadata"]["name"],
-        ready.get("status", "Unknown"),
-        ready.get("reason", "Pending"),
+        str(standing(home, found)),
         str(status.get("epoch", 0)),
         str(status.get("attempts", 0)),
         f"{space['name']} (g{space.get('generation', 0)})" if space.get("name") else "-",
@@ -112,18 +112,8 @@ def _row(found: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _condition(status: dict[str, Any], kind: str) -> dict[str, Any]:
-    return next((entry for entry in status.get("conditions", ()) if entry["type"] == kind), {})
-
-
-def _state(verdict: dict[str, Any]) -> str:
-    words = {"True": "Succeeded", "False": f"Failed, {verdict.get('reason')}{_because(verdict)}"}
-    return words.get(verdict.get("status", "Unknown"), "not finished")
-
-
-def _because(condition: dict[str, Any]) -> str:
-    message = condition.get("message", "")
-    return f": {message}" if message and message != condition.get("reason") else ""
+def _because(now: Standing) -> str:
+    return f": {now.message}" if now.message and now.message != now.reason else ""
 
 
 def _when(child: ChildFacts) -> str:

@@ -87,11 +87,23 @@ def steps(home: Home) -> int:
     return max((int(event.fields.get("step", 0)) for event in events), default=0)
 
 
+def attended(home: Home) -> bool:
+    """Whether a coordinator works on this home now."""
+    return process.locked(home.lock)
+
+
+def driving(home: Home) -> list[int]:
+    """Pids of the drivers of this home that run now."""
+    return _running(home, "drives/*/claim")
+
+
 def running(home: Home) -> list[int]:
     """Pids of the children of this home, drivers and daemons, that run now."""
-    folders = [
-        claim.parent for pattern in ("drives/*/claim", "space/*/run-*/claim") for claim in home.path.glob(pattern)
-    ]
+    return _running(home, "drives/*/claim") + _running(home, "space/*/run-*/claim")
+
+
+def _running(home: Home, pattern: str) -> list[int]:
+    folders = [claim.parent for claim in home.path.glob(pattern)]
     return [facts.pid for facts in map(process.look, folders) if facts.life is Life.RUNNING]
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from durable_base.errors import UsageError
 
 DEFAULT_STATE = Path(".durable")
 _SOCKET_PATH_MAX = 100  # bytes; the kernel's limit is 108 with the ending zero
+_LOCK_TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +27,11 @@ class Home:
     @property
     def state(self) -> Path:
         return self.path / "state.db"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the coordinator that works on this home."""
+        return self.path / "lock"
 
     @property
     def log(self) -> Path:
@@ -81,26 +89,32 @@ class Lock:
 
     def __init__(self, home: Home) -> None:
         """Raise UsageError if another coordinator has it, or the folder can't be used."""
-        path = home.path / "lock"
         try:
             home.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._fd = os.open(home.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise UsageError(
                 f"{home.path}: the state folder can't be used ({error.strerror}). Check its owner and mode, or name another with "
                 "--state DIR."
             ) from error
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not self._taken():
             holder = os.pread(self._fd, 32, 0).decode(errors="replace").strip() or "unknown"
             os.close(self._fd)
             raise UsageError(
                 f"{home.path}: another `durable run` (process {holder}) works on it. Wait for it or stop it, or name another "
                 "folder with --state DIR."
-            ) from None
+            )
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, str(os.getpid()).encode(), 0)
+
+    def _taken(self) -> bool:
+        """Tried more than once: who only asks whether it is held (`process.locked`) has it for an instant too."""
+        for _ in range(_LOCK_TRIES):
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            time.sleep(0.01)
+        return False
 
     def release(self) -> None:
         os.close(self._fd)

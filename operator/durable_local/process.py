@@ -87,7 +87,7 @@ def look(folder: Path) -> ChildFacts:
     pid = int(child["pid"]) if child else 0
     # The exit record comes before the lock is let go: looked for before the lock and after it, none is missed.
     end = _read(folder / "exit")
-    if end is None and claim["boot"] == keeper.boot_id() and _locked(folder / "lock"):
+    if end is None and claim["boot"] == keeper.boot_id() and locked(folder / "lock"):
         return ChildFacts(Life.RUNNING, uid, pid, started_at=started_at)
     end = end or _read(folder / "exit")
     if end is None:
@@ -116,7 +116,8 @@ def send(folder: Path, number: signal.Signals) -> bool:
     return True
 
 
-def _locked(path: Path) -> bool:
+def locked(path: Path) -> bool:
+    """Whether some process holds this lock. The question itself holds it for an instant."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
