@@ -82,7 +82,8 @@ def decide(
         case Pending() | Waiting() | Sleeping():
             if task.restarts >= restart_limit:
                 return Blocked("restart_limit")
-            return _blocked(task, definition, migration_failed) or Start("run")
+            blocked = _blocked(task, definition, migration_failed)
+            return blocked or (Rest() if _has_to_wait(task, live, definition) else Start("run"))
         case Running():
             return Rest()  # its invocation has just ended, and its last commit is on its way
         case _:
@@ -92,6 +93,22 @@ def decide(
 def _mark(owned: Iterable[Task]) -> Decision:
     unmarked = tuple(task.id for task in owned if not task.abort_requested)
     return Mark(unmarked) if unmarked else Rest()
+
+
+def _has_to_wait(task: Task, live: Mapping[int, Task], definition: TaskDefinition | None) -> bool:
+    """A task that takes its turn begins after the earlier ones of its kind; by then those are no longer live, however they ended.
+
+    Not started, it is neither an invocation that hides a parked task (`stuck`) nor one that drives die in (rule 33).
+    """
+    if definition is None or not definition.takes_turn(task):
+        return False
+    return any(
+        other.kind == task.kind
+        and other.conversation_id == task.conversation_id
+        and other.id < task.id
+        and not isinstance(other.state, Completing)
+        for other in live.values()
+    )
 
 
 def _blocked(task: Task, definition: TaskDefinition | None, migration_failed: bool) -> Blocked | None:

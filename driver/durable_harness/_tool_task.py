@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,17 +59,25 @@ class ToolRunner:
         wrappers: Mapping[str, ToolWrapper],
         env: EnvFactory | None,
         settings: Settings,
+        in_order: Collection[str] = (),
     ) -> None:
         self._session = session
         self._tools = tools
         self._wrappers = wrappers
+        self._in_order = frozenset(in_order)
         self._env = env
         self._settings = settings
         self._callbacks: dict[int, _Callbacks] = {}  # of calls that ran here, until released
 
     def definition(self) -> TaskDefinition:
         phases = {"call": self._call, "execute": self._recover}
-        return TaskDefinition(KIND, phases, self._abort, settle=self._settle, released=self._released)
+        return TaskDefinition(
+            KIND, phases, self._abort, settle=self._settle, released=self._released, takes_turn=self._takes_turn
+        )
+
+    def _takes_turn(self, task: Task) -> bool:
+        """Until its intent is committed. A call that had begun is recovered at once: others may wait for what it holds."""
+        return task.input["name"] in self._in_order and task.checkpoint.get("phase") == "call"
 
     def _replay(self, tool: Tool) -> str:
         """A wrapped tool counts as safe: its wrapper is asked again, and judges the crash."""

@@ -76,13 +76,14 @@ class Harness:
         settings = settings or Settings()
         registry = _registry(tools, extensions)
         wrappers = _wrappers(extensions)
+        in_order = {name for extension in extensions for name in extension.in_order}
 
         async def start() -> Harness:
             place = await storage.open_log() if isinstance(storage, StorageSource) else storage
             try:
                 session = await Session.load(place, fence)
                 generation = Generation(session, models, registry, settings)
-                runner = ToolRunner(session, registry, wrappers, env, settings)
+                runner = ToolRunner(session, registry, wrappers, env, settings, in_order)
                 definitions = [generation.definition(), runner.definition(), *tasks]
                 scheduler = Scheduler(session, definitions, settings, now)
                 await scheduler.reconcile()

@@ -41,6 +41,8 @@ class TaskDefinition:
     settle: Callable[[Tx, Task, Outcome], None] | None = None
     # The task will do nothing more in this process: it has ended, or the harness is closing. Called once, must not raise.
     released: Callable[[int], None] = field(default=lambda task_id: None)
+    # True: do not start it while an earlier task of this kind lives in its conversation. Pure, asked before each start.
+    takes_turn: Callable[[Task], bool] = field(default=lambda task: False)
 
 
 class TaskRuntime:

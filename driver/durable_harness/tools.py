@@ -108,3 +108,6 @@ class Extension:
     name: str
     tools: tuple[Tool, ...] = ()
     wrappers: dict[str, ToolWrapper] = field(default_factory=dict)  # by tool name; at most one for each
+    # Names of tools whose calls take turns: such a call begins when every earlier call of its round has ended. Calls of other
+    # tools begin at once, beside each other.
+    in_order: tuple[str, ...] = ()

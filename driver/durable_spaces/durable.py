@@ -37,6 +37,7 @@ from durable_spaces.spaces import Spaces
 from durable_spaces.wrapper import SpaceWrapper
 
 WRAPPED = ("bash", "write", "edit")
+READING = ("read",)  # not wrapped, but what it shows must be what the calls before it left
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ class DurableSpaces:
         self._client: SpaceClient | None = None
         self._drive: Drive | None = None
         wrapper: ToolWrapper = SpaceWrapper(self._driven, fence)
-        self.extension = Extension("durable-spaces", wrappers=dict.fromkeys(wrap, wrapper))
+        self.extension = Extension("durable-spaces", wrappers=dict.fromkeys(wrap, wrapper), in_order=(*wrap, *READING))
 
     async def env(self, request: EnvRequest) -> ExecutionEnv:
         """The harness's EnvFactory. Raises HaltError where `attach` has not been called for this conversation."""

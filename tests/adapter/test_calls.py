@@ -322,3 +322,37 @@ async def test_local_spaces_find_their_daemon_again_and_end_it_at_close(make_sta
     assert daemon_pid(home / "data") is None
     assert (home / "workspace" / "log").read_text() == "a\nb\n"
     assert sorted(read_image(stage.log)) == [b"log"]
+
+
+ROUNDS = """\
+steps:
+  - calls:
+      - bash: {command: "sleep 0.3; echo work > work.txt"}
+      - read: {path: work.txt}
+  - expect: work
+    calls:
+      - write: {path: a.txt, content: "written\\n"}
+      - read: {path: a.txt}
+      - bash: {command: "cat a.txt; echo over > a.txt"}
+      - write: {path: a.txt, content: "last\\n"}
+      - bash: {command: "cat a.txt"}
+  - answer: Done.
+"""
+
+
+@pytest.mark.parametrize("repetition", range(3))
+async def test_a_call_sees_what_the_calls_before_it_in_the_same_answer_did(
+    make_stage: MakeStage, repetition: int
+) -> None:
+    stage = make_stage(ROUNDS)
+    async with drive(stage, 1) as first:
+        assert await first.answer() == "Done."
+        results = [e for e in await first.root.entries() if e.kind == "pi.tool-result"]
+    assert [entry.model[0]["content"] for entry in results][1:] == [
+        "work\n",
+        "Wrote 8 bytes to a.txt.",
+        "written\n",
+        "written\n",
+        "Wrote 5 bytes to a.txt.",
+        "last\n",
+    ]

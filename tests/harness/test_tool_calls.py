@@ -8,6 +8,7 @@ from durable_base.errors import HaltError, StaleEpochError, UsageError
 from durable_base.floor import Floor
 from durable_harness import (
     Agent,
+    BlockedError,
     Extension,
     Harness,
     SessionFailedError,
@@ -456,3 +457,92 @@ async def test_words_of_an_error_that_are_no_valid_text() -> None:
     async with Harness.open(MemoryStorage(), models={"m": FunctionModel(answer)}) as harness:
         with pytest.raises(UnansweredError, match="worse \ufffd"):
             await (await (await harness.root(Agent(model="m"))).submit("go")).wait()
+
+
+IN_ORDER = Extension("order", in_order=("slow", "quick"))
+
+
+def noting(order: list[str], name: str, seconds: float = 0.0) -> Tool:
+    async def run(api, arguments):
+        order.append(f"{name} begins")
+        await asyncio.sleep(seconds)
+        order.append(f"{name} ends")
+
+    return make_tool(run, name)
+
+
+async def test_calls_that_take_turns_go_one_after_the_other_in_the_order_of_the_answer() -> None:
+    order: list[str] = []
+    tools = [noting(order, "slow", 0.05), noting(order, "quick"), noting(order, "free")]
+    calls = [("slow", {}), ("quick", {}), ("free", {}), ("quick", {})]
+    await run(*tools, calls=calls, extensions=[IN_ORDER])
+    assert order[:2] == ["slow begins", "free begins"], "a call of another tool waits for nobody"
+    assert order[3:] == ["slow ends", "quick begins", "quick ends", "quick begins", "quick ends"]
+
+
+@pytest.mark.parametrize("first", [("slow", {"n": "no number"}), ("nobody", {}), ("slow", {})])
+async def test_a_call_that_ends_without_having_run_holds_nobody_up(first: tuple[str, dict]) -> None:
+    """Invalid arguments, a tool that is not there, and one that raises."""
+    order: list[str] = []
+
+    async def fails(api, arguments):
+        raise ValueError("broken")
+
+    await run(make_tool(fails, "slow"), noting(order, "quick"), calls=[first, ("quick", {})], extensions=[IN_ORDER])
+    assert order == ["quick begins", "quick ends"]
+
+
+async def test_a_run_that_is_aborted_ends_also_the_calls_that_wait_for_their_turn() -> None:
+    begun = asyncio.Event()
+    order: list[str] = []
+
+    async def hangs(api, arguments):
+        begun.set()
+        await asyncio.sleep(3600)
+
+    tools = [make_tool(hangs, "slow"), noting(order, "quick")]
+    model = one_round(("slow", {}), ("quick", {}))
+    async with Harness.open(MemoryStorage(), models={"m": model}, tools=tools, extensions=[IN_ORDER]) as harness:
+        root = await harness.root(Agent(model="m", tools=["slow", "quick"]))
+        await root.submit("go")
+        await begun.wait()
+        async with asyncio.timeout(10):
+            await root.abort()
+        assert [e.data["diagnostics"][0]["code"] for e in await root.entries() if e.kind == "pi.tool-result"] == [
+            "aborted",
+            "aborted",
+        ]
+    assert order == []
+
+
+async def test_the_turns_are_the_same_after_a_crash_and_a_parked_call_is_told() -> None:
+    """The first call is recovered first; parked, it is not hidden by the one that waits for it."""
+    log, order = MemoryLog(), list[str]()
+    begun = asyncio.Event()
+
+    async def hangs(api, arguments):
+        begun.set()
+        await asyncio.sleep(3600)
+
+    def open_with(first: Tool, attempt: int):
+        settings = Settings(attempt=attempt, restart_limit=1)
+        tools, model = [first, noting(order, "quick")], one_round(("slow", {}), ("quick", {}))
+        return Harness.open(
+            MemoryStorage(log), models={"m": model}, tools=tools, extensions=[IN_ORDER], settings=settings
+        )
+
+    async with open_with(make_tool(hangs, "slow", replay="safe"), 1) as harness:
+        root = await harness.root(Agent(model="m", tools=["slow", "quick"]))
+        await root.submit("go", request_id="r")
+        await begun.wait()
+    async with open_with(noting(order, "slow", 0.05), 2) as harness:
+        submission = await (await harness.root()).submit("go", request_id="r")
+        async with asyncio.timeout(10):
+            with pytest.raises(BlockedError) as blocked:
+                await submission.wait()
+        assert order == []
+    async with open_with(make_tool(noting(order, "slow", 0.05).run, "slow", replay="safe"), 2) as harness:
+        submission = await (await harness.root()).submit("go", request_id="r")
+        await harness.retry_task(blocked.value.task_id)
+        await submission.wait()
+    assert order == ["slow begins", "slow ends", "quick begins", "quick ends"]
