@@ -4,6 +4,7 @@ DIR/lock                    held exclusively by the one daemon that serves this 
 DIR/address                 the addresses really bound, one per line
 DIR/ledger.db               rows, floor and identity (`ledger`): the truth, synced
 DIR/floor, DIR/floor.lock   what a shim may still claim (`claims`): a projection of the ledger
+DIR/scan-cache              hashes of files that were scanned (`workspace.hashes`); void in another boot
 DIR/zygote                  process id and start time of the newest zygote
 DIR/staging/                symlinks to temporary files, swept at start; blobs of an Apply
 DIR/commands/<seq>/         one command (16 hex digits): `record` (`_record`), `out/` (`_sink`), `stdin` and `control` (pipes),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ from durable_space.refusal import Refused
 from durable_space.staging import Staging
 from durable_space.starting import Starter
 from durable_space.workspace import Workspace
+from durable_space.workspace.hashes import HashCache
 from durable_space.zygote import Zygote, end_older
 
 log = logging.getLogger("durable.space")
@@ -60,7 +62,8 @@ class Runtime:
         self.staging = Staging(config.data / "staging", self.instance_id)
         self.staging.sweep()
         self.gate = Gate(self.ledger.floor)
-        self.workspace = Workspace(self.workspace_root, self.gate, self.staging)
+        hashes = HashCache(config.data / "scan-cache", self.boot_id, os.fsencode(self.workspace_root))
+        self.workspace = Workspace(self.workspace_root, self.gate, self.staging, hashes)
         self.notices: Notices
         self.zygote: Zygote
         self.starter: Starter

@@ -38,6 +38,7 @@ from durable_space.rpc.space import LedgerService, SpaceService
 from durable_space.rpc.system import SystemService
 from durable_space.rpc.workspace import WorkspaceService
 from durable_space.runtime import Runtime
+from durable_space.tls import read_credentials
 
 log = logging.getLogger("durable.space")
 
@@ -116,18 +117,6 @@ def make_server(runtime: Runtime, guard: Guard) -> grpc.aio.Server:
     add_FileServiceServicer_to_server(FileService(runtime), server)
     add_WorkspaceServiceServicer_to_server(WorkspaceService(runtime), server)
     return server
-
-
-def read_credentials(config: Config) -> grpc.ServerCredentials | None:
-    if config.tls_cert is None or config.tls_key is None:
-        return None
-    pair = []
-    for flag, path in (("--tls-key", config.tls_key), ("--tls-cert", config.tls_cert)):
-        try:
-            pair.append(path.read_bytes())
-        except OSError as error:
-            raise UsageError(f"{flag} {path}: {error.strerror}: name a readable PEM file") from None
-    return grpc.ssl_server_credentials([(pair[0], pair[1])])
 
 
 def bind(server: grpc.aio.Server, address: Address, credentials: grpc.ServerCredentials | None) -> str:

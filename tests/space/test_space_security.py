@@ -33,8 +33,11 @@ def info(client: Client) -> durable.GetInfoResponse:
 
 @pytest.fixture(scope="module")
 def key_pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return make_key_pair(tmp_path_factory.mktemp("tls"))
+
+
+def make_key_pair(folder: Path) -> tuple[Path, Path]:
     """A self-signed certificate for NAME."""
-    folder = tmp_path_factory.mktemp("tls")
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, NAME)])
     now = datetime.datetime.now(datetime.UTC)
@@ -137,6 +140,35 @@ def test_tls_with_the_name_that_the_client_expects(guarded: LocalDaemon, key_pai
     plain = guarded.client(token=TOKEN, address=address)
     with pytest.raises(grpc.RpcError):
         plain.space.GetInfo(durable.GetInfoRequest(), metadata=plain.metadata, timeout=5)
+
+
+def test_key_and_certificate_rotate_without_a_restart(make_daemon: Callable[..., LocalDaemon], tmp_path: Path) -> None:
+    """A connection that is made before the second file is replaced gets the old pair; the next one the new."""
+    old, new = (make_key_pair(tmp_path / name) for name in ("old", "new") if (tmp_path / name).mkdir() is None)
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    cert.write_bytes(old[0].read_bytes())
+    key.write_bytes(old[1].read_bytes())
+    daemon = make_daemon("--listen", "127.0.0.1:0", "--tls-cert", str(cert), "--tls-key", str(key))
+    daemon.start()
+
+    def works(trusted: Path) -> bool:
+        credentials = grpc.ssl_channel_credentials(trusted.read_bytes())
+        options = [("grpc.ssl_target_name_override", NAME), ("grpc.use_local_subchannel_pool", 1)]
+        with grpc.secure_channel(daemon.addresses[1], credentials, options=options) as channel:
+            client = Client(channel)
+            try:
+                client.space.GetInfo(durable.GetInfoRequest(), timeout=5)
+            except grpc.RpcError:
+                return False
+            return True
+
+    assert (works(old[0]), works(new[0])) == (True, False)
+    key.write_bytes(new[1].read_bytes())
+    assert (works(old[0]), works(new[0])) == (True, False)  # half replaced
+    cert.write_bytes(new[0].read_bytes())
+    assert (works(old[0]), works(new[0])) == (False, True)
+    cert.unlink()
+    assert works(new[0])
 
 
 def test_request_for_another_instance_or_boot_does_nothing(shared: Client, shared_daemon: LocalDaemon) -> None:

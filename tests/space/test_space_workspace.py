@@ -27,6 +27,7 @@ from durable_space.workspace import Workspace
 from durable_space.workspace import scan as module
 from durable_space.workspace.apply import Plan
 from durable_space.workspace.entries import Entry, Kind
+from durable_space.workspace.hashes import HashCache
 
 ANYONE = Caller(Floor(), named=False)
 OLD_NS = 1_600_000_000_123_456_789
@@ -39,7 +40,7 @@ class Tree:
         self.root = folder / "workspace"
         self.root.mkdir()
         self.gate = Gate(Floor())
-        self.workspace = Workspace(self.root, self.gate, Staging(folder / "staging", "i" * 32))
+        self.workspace = Workspace(self.root, self.gate, Staging(folder / "staging", "i" * 32), HashCache())
 
     def scan(self, **options: object) -> dict[bytes, Entry]:
         arguments = {"use_cache": True, "files_max": 0, "bytes_max": 0, **options}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 from durable_protocol.durable.space.v1 import workspace_pb2 as durable
 from durable_protocol.durable.space.v1.workspace_pb2_grpc import WorkspaceServiceServicer
@@ -16,6 +16,8 @@ from durable_space.workspace.entries import Entry, Kind
 from durable_space.workspace.workspace import Spool, SpooledBlob
 
 TABLE_BYTES_MAX = 256 << 10
+ENTRY_BYTES = 64  # of an entry beside its path and target, about
+_KINDS = {kind: durable.PathKind.ValueType(kind.value) for kind in Kind}
 
 
 class WorkspaceService(WorkspaceServiceServicer):
@@ -33,15 +35,10 @@ class WorkspaceService(WorkspaceServiceServicer):
             files_max=request.max_files,
             bytes_max=request.max_bytes,
         )
-        batch, size = [], 0
-        for entry in table.entries:
-            batch.append(entry_message(entry))
-            size += batch[-1].ByteSize() + 4
-            if size >= TABLE_BYTES_MAX:
-                yield durable.ScanResponse(table=durable.PathTable(entries=batch))
-                batch, size = [], 0
-        if batch:
-            yield durable.ScanResponse(table=durable.PathTable(entries=batch))
+        place = 0
+        while place < len(table.entries):
+            message, place = await self._runtime.run_long(table_message, table.entries, place)
+            yield message
         yield durable.ScanResponse(end=durable.ScanEnd(files=table.files, bytes=table.bytes))
 
     async def ReadBlobs(
@@ -123,16 +120,25 @@ def _take(spool: Spool, blob: SpooledBlob | None, piece: durable.BlobPiece) -> S
     return None
 
 
-def entry_message(entry: Entry) -> durable.PathEntry:
-    return durable.PathEntry(
-        path=entry.path,
-        kind=durable.PathKind.ValueType(entry.kind.value),
-        mode=entry.mode,
-        mtime_ns=entry.mtime_ns,
-        size=entry.size,
-        sha256=entry.sha256,
-        target=entry.target,
-    )
+def table_message(entries: Sequence[Entry], place: int) -> tuple[durable.ScanResponse, int]:
+    """(what fits into one message from `place` on, the next place)."""
+    message = durable.ScanResponse()
+    add = message.table.entries.add
+    size = 0
+    while place < len(entries) and size < TABLE_BYTES_MAX:
+        entry = entries[place]
+        add(
+            path=entry.path,
+            kind=_KINDS[entry.kind],
+            mode=entry.mode,
+            mtime_ns=entry.mtime_ns,
+            size=entry.size,
+            sha256=entry.sha256,
+            target=entry.target,
+        )
+        size += len(entry.path) + len(entry.target) + ENTRY_BYTES
+        place += 1
+    return message, place
 
 
 def read_plan(message: durable.ApplyPlan) -> Plan:

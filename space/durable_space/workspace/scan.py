@@ -1,9 +1,7 @@
 """Walk the workspace into a path table: what is there, with the hash of every file.
 
-Guarantee: an entry is what the file was at some moment of the scan; a file that vanishes meanwhile is absent. A cached hash
-vouches only for the same inode with the same size, mtime and ctime, taken when both times were older than the look by
-more than a clock tick (git's rule for racy entries): a change within one tick could leave all four as they were.
-The cache lives in memory, so another daemon or another boot begins without one (rule 13). Symlinks are never followed.
+Guarantee: an entry is what the file was at some moment of the scan; a file that vanishes meanwhile is absent. Hashes that
+are believed again are those of `hashes`. Symlinks are never followed.
 
 Not chosen: several threads; hashing is bound by one core here, and the walk by the kernel.
 """
@@ -13,55 +11,17 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-import threading
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from durable_space.refusal import Code, Reason, Refused
 from durable_space.workspace.entries import Entry, Kind
+from durable_space.workspace.hashes import HashCache, stamp_of
 
-RACY_NS = 50_000_000  # some ticks of the slowest kernel clock that stamps files (10 ms)
 READ_BYTES = 1 << 20
 HASH_ATTEMPTS = 3  # for a file that changes while it is hashed
 NAMES_MAX = 100  # listed in a refusal
-
-
-@dataclass(frozen=True, slots=True)
-class Stamp:
-    """What must be equal for a cached hash to be believed."""
-
-    inode: int
-    device: int
-    size: int
-    mtime_ns: int
-    ctime_ns: int
-
-
-def stamp_of(status: os.stat_result) -> Stamp:
-    return Stamp(status.st_ino, status.st_dev, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-
-
-class HashCache:
-    """Thread-safe."""
-
-    def __init__(self) -> None:
-        self._known: dict[bytes, tuple[Stamp, bytes]] = {}
-        self._lock = threading.Lock()
-
-    def get(self, path: bytes, stamp: Stamp) -> bytes | None:
-        known = self._known.get(path)
-        return known[1] if known is not None and known[0] == stamp else None
-
-    def put(self, path: bytes, stamp: Stamp, sha256: bytes, looked_at_ns: int) -> None:
-        if max(stamp.mtime_ns, stamp.ctime_ns) < looked_at_ns - RACY_NS:
-            with self._lock:
-                self._known[path] = (stamp, sha256)
-
-    def keep_only(self, paths: Collection[bytes]) -> None:
-        with self._lock:
-            for gone in self._known.keys() - set(paths):
-                del self._known[gone]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,20 +82,26 @@ class _Walk:
             except (FileNotFoundError, NotADirectoryError):
                 continue  # vanished, or became something else: its entry tells
             try:
-                for name in os.listdir(fd):
-                    self._visit(fd, folder, os.fsencode(name), todo)
+                with os.scandir(fd) as listing:
+                    for found in listing:
+                        self._visit(fd, folder, found, todo)
             finally:
                 os.close(fd)
 
-    def _visit(self, fd: int, folder: bytes, name: bytes, todo: list[bytes]) -> None:
+    def _visit(self, fd: int, folder: bytes, found: os.DirEntry[str], todo: list[bytes]) -> None:
+        name = os.fsencode(found.name)
         path = folder + b"/" + name if folder else name
         if path in self._exclude or name.startswith(self._temporary):
             return
         try:
-            status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+            status = found.stat(follow_symlinks=False)
             mode = status.st_mode
-            if b"\\" in name or b"\n" in name or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
+            if b"\\" in name or b"\n" in name:
                 self.untracked.append(path)
+            elif stat.S_ISREG(mode):
+                self._count(status.st_size)
+                known = self._cache.get(path, stamp_of(status)) if self._use_cache else None
+                self.found.append(known or self._hashed(fd, name, path))
             elif stat.S_ISDIR(mode):
                 self.found.append(Entry(path, Kind.DIRECTORY, stat.S_IMODE(mode), status.st_mtime_ns))
                 todo.append(path)
@@ -143,8 +109,7 @@ class _Walk:
                 target = os.readlink(name, dir_fd=fd)
                 self.found.append(Entry(path, Kind.SYMLINK, 0, status.st_mtime_ns, target=target))
             else:
-                self._count(status.st_size)
-                self.found.append(self._file(fd, name, path, status))
+                self.untracked.append(path)
         except FileNotFoundError:
             return
 
@@ -161,10 +126,7 @@ class _Walk:
                 metadata={"files": str(self.files), "bytes": str(self.bytes)},
             )
 
-    def _file(self, fd: int, name: bytes, path: bytes, status: os.stat_result) -> Entry:
-        known = self._cache.get(path, stamp_of(status)) if self._use_cache else None
-        if known is not None:
-            return Entry(path, Kind.FILE, stat.S_IMODE(status.st_mode), status.st_mtime_ns, status.st_size, known)
+    def _hashed(self, fd: int, name: bytes, path: bytes) -> Entry:
         # A file that never keeps still gets the hash and size of the last reading, and no place in the cache.
         for _ in range(HASH_ATTEMPTS):
             looked_at = time.time_ns()
@@ -175,10 +137,11 @@ class _Walk:
                 after = os.fstat(file)
             finally:
                 os.close(file)
+            entry = Entry(path, Kind.FILE, stat.S_IMODE(after.st_mode), after.st_mtime_ns, size, digest)
             if stamp_of(before) == stamp_of(after) and size == after.st_size:
-                self._cache.put(path, stamp_of(after), digest, looked_at)
+                self._cache.put(entry, stamp_of(after), looked_at)
                 break
-        return Entry(path, Kind.FILE, stat.S_IMODE(after.st_mode), after.st_mtime_ns, size, digest)
+        return entry
 
 
 def hash_file(fd: int) -> tuple[int, bytes]:

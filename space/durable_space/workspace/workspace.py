@@ -17,7 +17,8 @@ from durable_space.refusal import Code, Reason, Refused
 from durable_space.staging import Staging
 from durable_space.workspace import places
 from durable_space.workspace.apply import Applied, Applier, Plan, copy_verified, missing
-from durable_space.workspace.scan import HashCache, Scanner, Table
+from durable_space.workspace.hashes import HashCache
+from durable_space.workspace.scan import Scanner, Table
 
 PIECE_BYTES = 256 << 10
 
@@ -62,12 +63,12 @@ class SpooledBlob:
 class Workspace:
     """Blocking. Scans and applies wait for each other: a table is then never of a half-made tree of our own."""
 
-    def __init__(self, root: Path, gate: Gate, staging: Staging) -> None:
+    def __init__(self, root: Path, gate: Gate, staging: Staging, cache: HashCache) -> None:
         self.root = root
         self._root = os.fsencode(root)
         self._gate = gate
         self._staging = staging
-        self._cache = HashCache()
+        self._cache = cache
         self._paths: dict[bytes, list[bytes]] = {}  # sha256 -> paths, of the newest scan
         self._turn = threading.Lock()
 
@@ -89,6 +90,7 @@ class Workspace:
                 if entry.sha256:
                     paths.setdefault(entry.sha256, []).append(entry.path)
             self._paths = paths
+            self._cache.save()
         self._gate.check_reading(caller)
         return table
 
