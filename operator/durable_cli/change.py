@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from durable_base.errors import UsageError
 from durable_cli.options import STATE
 from durable_coordinator.spec_session import SessionSpec
-from durable_coordinator.status import SessionStatus, condition, from_dict
+from durable_coordinator.status import Condition, SessionStatus, condition, from_dict
 from durable_local import history
 from durable_local.layout import Lock
 from durable_local.sessions import KIND
@@ -31,6 +31,7 @@ def suspend(name: str, state: Path) -> None:
     \b
     Example: durable suspend fix-bug
     """
+    _refuse_finished(state, name, "suspend")
     _change(state, name, operating_mode="Suspended")
     click.echo(f"{name} suspended; go on with: durable resume {name}")
 
@@ -44,6 +45,7 @@ def resume(name: str, state: Path) -> None:
     \b
     Example: durable resume fix-bug
     """
+    _refuse_finished(state, name, "resume")
     _change(state, name, operating_mode="Running")
     click.echo(f"{name} may go on; `durable run` with its manifest does it, unless one is running")
 
@@ -57,9 +59,7 @@ def retry(name: str, state: Path) -> None:
     \b
     Example: durable retry fix-bug
     """
-    _, record = history.find(state, name)
-    status = from_dict(SessionStatus, msgspec.json.decode(record.status))
-    verdict = condition(status.conditions, "Succeeded")
+    verdict = _verdict(state, name)
     if verdict is None or verdict.status != "False":
         raise UsageError(
             f"{name} has not failed ({verdict.reason if verdict else 'Pending'}): there is nothing to retry"
@@ -88,6 +88,21 @@ def delete(name: str, state: Path) -> None:
     finally:
         lock.release()
     click.echo(f"{name} deleted")
+
+
+def _verdict(state: Path, name: str) -> Condition | None:
+    _, record = history.find(state, name)
+    return condition(from_dict(SessionStatus, msgspec.json.decode(record.status)).conditions, "Succeeded")
+
+
+def _refuse_finished(state: Path, name: str, what: str) -> None:
+    verdict = _verdict(state, name)
+    if verdict is not None and verdict.status != "Unknown":
+        failed = verdict.status == "False"
+        more = f"; to try again: durable retry {name}" if failed else f"; to begin anew: durable delete {name}"
+        raise UsageError(
+            f"{name} has {'failed' if failed else 'succeeded'} ({verdict.reason}): there is nothing to {what}{more}"
+        )
 
 
 def _change(state: Path, name: str, **fields: str) -> None:

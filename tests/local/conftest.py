@@ -90,6 +90,14 @@ class Local:
         command = [sys.executable, "-m", "durable_cli", *words, "--state", str(self.state)]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
+    def refusal(self, *words: str) -> str:
+        """The one line of another command of `durable` that is a mistake."""
+        command = [sys.executable, "-m", "durable_cli", *words, "--state", str(self.state)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (2, "")
+        (line,) = done.stderr.splitlines()
+        return line
+
     def driven(self) -> list[int]:
         """The epochs that drivers were started under, as these wrote them down."""
         path = self.home.path / "driven"

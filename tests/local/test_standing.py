@@ -19,11 +19,16 @@ def test_succeeded_and_failed_are_told_apart(local: "Local") -> None:
     local.manifest("e1=settle")
     local.run()
     assert row(local).split()[1] == "Succeeded"
+    for command in ("suspend", "resume", "retry"):
+        assert f"nothing to {command}" in local.refusal(command, "s")
     shutil.rmtree(local.home.path)
     local.manifest("e1=fail:MissingCapability")
     local.run()
     assert "Failed (PermanentFailure)" in row(local)
     assert "durable retry s" in local.command("describe", "s")
+    for command in ("suspend", "resume"):
+        assert "durable retry s" in local.refusal(command, "s")
+    assert "Failed (PermanentFailure)" in row(local)
 
 
 def test_one_that_runs_is_stopped_after_an_interruption(local: "Local") -> None:
