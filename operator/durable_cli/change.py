@@ -15,7 +15,7 @@ from durable_cli.options import STATE
 from durable_coordinator.spec_session import SessionSpec
 from durable_coordinator.status import Condition, SessionStatus, condition, from_dict
 from durable_local import history
-from durable_local.layout import Lock
+from durable_local.layout import SPACE_ENDING, Home, Lock, space_home
 from durable_local.sessions import KIND
 from durable_local.store import ConflictError, Store
 
@@ -74,16 +74,43 @@ def retry(name: str, state: Path) -> None:
 def delete(name: str, state: Path) -> None:
     """Forget a session: its log, its workspace and its records are removed. It must not be running.
 
+    A Space that sessions share outlives them, workspace and all: NAME.space forgets it.
+
     \b
     Example: durable delete fix-bug
+             durable delete shared.space
     """
-    home, _ = history.find(state, name)
+    space = name.removesuffix(SPACE_ENDING)
+    if space != name:
+        _forget(name, _shared_space(state, space))
+        return
+    home, record = history.find(state, name)
+    place = history.space_of(state, record)
+    _forget(name, home)
+    if place.path != home.path and place.path.exists():
+        left = history.sharing(state, place.path.name.removesuffix(SPACE_ENDING))
+        then = f"of {', '.join(left)} too" if left else f"to forget it as well: durable delete {place.path.name}"
+        click.echo(f"the Space it shared stays: {place.path} ({then})")
+
+
+def _shared_space(state: Path, space: str) -> Home:
+    place = space_home(state, "", space)
+    if not place.state.exists():
+        raise UsageError(f"no shared Space {space!r} in {state}. Name another folder with --state DIR.")
+    if left := history.sharing(state, space):
+        raise UsageError(f"{space}: sessions work in this Space ({', '.join(left)}); delete them first")
+    return place
+
+
+def _forget(name: str, home: Home) -> None:
     lock = Lock(home)
     try:
         if history.running(home):
             raise UsageError(f"{name}: processes of it still run; let `durable run` end them first, then delete it")
         for generation in home.generations():
-            shutil.rmtree(home.socket(generation).parent, ignore_errors=True)
+            socket = home.socket(generation)
+            if socket.parent != home.generation(generation).absolute():
+                shutil.rmtree(socket.parent, ignore_errors=True)
         shutil.rmtree(home.path)
     finally:
         lock.release()

@@ -147,6 +147,10 @@ def _subject(path: Path) -> Subject:
     wanted = resolve(read_manifests(path), os.environ)
     if len(wanted) != 1:
         raise UsageError(f"{path}: --chaos runs one session, and there are {len(wanted)}; give a file with one")
+    if wanted[0].space_spec is not None:
+        raise UsageError(
+            f"{wanted[0].manifest.where}: --chaos compares the session's own workspace; give `space` instead of spec.spaceRef"
+        )
     inputs = wanted[0].inputs
     agent = yaml.safe_load(inputs.agent) if inputs.agent else {}
     if inputs.script is None or agent.get("model", {}).get("provider") != "scripted":

@@ -67,8 +67,9 @@ def describe(name: str, state: Path, output: str) -> None:
     click.echo(f"Status     {now}{_because(now)}")
     if status.get("answer"):
         click.echo(f"Answer     {status['answer']}")
-    click.echo(f"Log        {home.log}\nWorkspace  {home.workspace}")
-    click.echo(f"Space      generation {status.get('space', {}).get('generation', 0)}, {_daemon_runs(home)}")
+    place = history.space_of(state, record)
+    click.echo(f"Log        {home.log}\nWorkspace  {place.workspace}")
+    click.echo(f"Space      generation {status.get('space', {}).get('generation', 0)}, {_daemon_runs(place)}")
     click.echo("\nDrives")
     for drive in history.drives(home):
         click.echo(f"  epoch {drive.epoch:<4} {_when(drive.child)}  {_end(drive)}")

@@ -16,9 +16,9 @@ from durable_cli.files import read_manifests
 from durable_cli.options import OUTPUT, STATE
 from durable_cli.precheck import precheck
 from durable_cli.screen import Screen, screen
-from durable_local.apply import resolve
+from durable_local.apply import Wanted, resolve
 from durable_local.coordinator import Coordinator, Ended
-from durable_local.layout import DEFAULT_STATE, session_home
+from durable_local.layout import DEFAULT_STATE, session_home, space_home
 
 
 @click.command
@@ -61,8 +61,8 @@ def watch(path: Path, state: Path, output: str) -> int:
         coordinator = Coordinator(state, wanted, os.environ, shown.show)
         stop = _stop_flag()
         ended = coordinator.run(stop)
-        for one in ended:
-            _conclude(one, state, shown)
+        for one, asked in zip(ended, wanted, strict=True):
+            _conclude(one, asked, state, shown, several=len(wanted) > 1)
     if stop.is_set() and not all(one.finished for one in ended):
         click.echo("stopped; the same command goes on", err=True)
         return 130
@@ -82,16 +82,18 @@ def _stop_flag() -> Flag:
     return stop
 
 
-def _conclude(ended: Ended, state: Path, shown: Screen) -> None:
-    home = session_home(state, ended.session)
+def _conclude(ended: Ended, wanted: Wanted, state: Path, shown: Screen, *, several: bool) -> None:
+    whose = f"{ended.session}: " if several else ""
     if ended.answer:
-        shown.say(f"answer: {ended.answer}")
+        shown.say(f"{whose}answer: {ended.answer}")
     if ended.suspended:
         shown.say(f"{ended.session} is suspended: go on with `durable resume {ended.session}` and the same command")
     if ended.finished and not ended.succeeded:
         more = f"durable describe {ended.session}" + (f" --state {state}" if state != DEFAULT_STATE else "")
         print(f"error: {ended.session}: {ended.reason}: {ended.message}; more: {more}", file=sys.stderr)
-    shown.say(f"workspace: {_shown(home.workspace)}     log: {_shown(home.log)}")
+    place = space_home(state, ended.session, wanted.space if wanted.space_spec is not None else None)
+    shown.say(f"{whose}workspace: {_shown(place.workspace)}")
+    shown.say(f"{whose}log: {_shown(session_home(state, ended.session).log)}")
 
 
 def _shown(path: Path) -> str:

@@ -15,7 +15,7 @@ from durable_coordinator.report import Report, parse_report
 from durable_coordinator.spec_common import API_VERSION
 from durable_local import process
 from durable_local.events import Event, from_line, now_event
-from durable_local.layout import Home, session_home
+from durable_local.layout import Home, session_home, space_home
 from durable_local.process import ChildFacts, Life
 from durable_local.sessions import KIND
 from durable_local.store import Record, Store
@@ -49,6 +49,17 @@ def find(state: Path, name: str) -> tuple[Home, Record]:
         known = ", ".join(sessions(state)) or "none"
         raise UsageError(f"no session {name!r} in {state} (there: {known}). Name another folder with --state DIR.")
     return home, record
+
+
+def space_of(state: Path, record: Record) -> Home:
+    """Where the Space of a session lives: with it, or, if sessions share it, in a folder of its own."""
+    shared = json.loads(record.spec).get("spaceRef")
+    return space_home(state, record.name, shared["name"] if shared else None)
+
+
+def sharing(state: Path, space: str) -> list[str]:
+    """Names of the sessions that work in a shared Space."""
+    return [name for name in sessions(state) if space_of(state, find(state, name)[1]) == space_home(state, name, space)]
 
 
 def as_object(record: Record) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from durable_base.errors import UsageError
 
 DEFAULT_STATE = Path(".durable")
+SPACE_ENDING = ".space"  # of the folder of a Space that sessions share; no session's name has a dot
 _SOCKET_PATH_MAX = 100  # bytes; the kernel's limit is 108 with the ending zero
 _LOCK_TRIES = 5
 
@@ -74,7 +75,7 @@ def session_home(state: Path, session: str) -> Home:
 
 def space_home(state: Path, session: str, space_ref: str | None) -> Home:
     """An inline Space lives with its session; a shared one has a folder of its own (no session's name has a dot)."""
-    return Home(state / f"{space_ref}.space") if space_ref else session_home(state, session)
+    return Home(state / f"{space_ref}{SPACE_ENDING}") if space_ref else session_home(state, session)
 
 
 def private_folder(path: Path) -> None:
