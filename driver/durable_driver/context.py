@@ -14,12 +14,15 @@ from durable_base.floor import Floor
 from durable_driver.environment import DriveEnvironment, SpaceAddress
 from durable_driver.events import EventLine
 from durable_driver.watch import Watch
-from durable_harness import Extension, Fence, Harness, Settings, Tool
+from durable_harness import Extension, Fence, Harness, RetryPolicy, Settings, Tool
 from durable_harness.coding import CODING_TOOLS
 from durable_harness.models import ModelProvider
 from durable_harness.sqlite import SqliteStorage, open_fenced_sqlite
 from durable_harness.tasks import TaskDefinition
 from durable_spaces import Address, DurableSpaces, RemoteSpaces, durable_spaces
+
+# A model that is away gets 26 minutes to come back; then this drive ends, and is driven again as its coordinator sees fit.
+DEFAULT_SETTINGS = Settings(retry=RetryPolicy(max_retries=30, base_seconds=2.0, cap_seconds=60.0, exhausted="halt"))
 
 
 class DriveContext:
@@ -80,7 +83,7 @@ class DriveContext:
             env=self._spaces.env,
             fence=self._fence,
             # Rule 33: only counted attempts count against a task that drives die in.
-            settings=replace(settings or Settings(), attempt=environment.attempt),
+            settings=replace(settings or DEFAULT_SETTINGS, attempt=environment.attempt),
         )
         await self._watch.follow(harness.session)
         attached = await self._spaces.attach(harness.session)

@@ -9,6 +9,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 from pydantic_ai import exceptions
 from pydantic_ai.messages import (
@@ -35,6 +36,14 @@ from durable_harness.models import Final, Message, ModelError, ModelRequest, Par
 _RETRYABLE = frozenset((408, 409, 425, 429))
 _PARTIAL_SECONDS = 0.05  # each partial is the whole message so far: not one for every token
 _PROVIDER_TEXT_MAX = 200
+# From the most telling one on, by the names of their classes: which HTTP client a library uses is its own business.
+_CAUSES: tuple[tuple[frozenset[str], str], ...] = (
+    (frozenset(("gaierror",)), "its name can't be resolved (DNS)"),
+    (frozenset(("ConnectionRefusedError",)), "the connection was refused"),
+    (frozenset(("SSLError",)), "the TLS connection failed"),
+    (frozenset(("TimeoutError", "TimeoutException")), "no answer in time (timeout)"),
+    (frozenset(("ConnectionError", "ReadError", "WriteError", "ProtocolError")), "the connection broke"),
+)
 
 
 class PydanticModel:
@@ -43,6 +52,7 @@ class PydanticModel:
     def __init__(self, model: Model, *, cache_key_setting: str | None = None) -> None:
         self._model = model
         self._cache_key_setting = cache_key_setting
+        self._place = _place(model.base_url)
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[Partial | Final]:
         tools = [
@@ -60,7 +70,12 @@ class PydanticModel:
                         shown = time.monotonic()
                 whole = response.get()
         except exceptions.AgentRunError as error:
-            raise to_model_error(error) from error
+            raise to_model_error(error, self._place) from error
+        except Exception as error:
+            if "TransportError" not in _names(error):
+                raise
+            # What a library lets through of its HTTP client's in the middle of a stream.
+            raise ModelError(f"{request.model}{self._place}: {_broken(error)}", retryable=True) from error
         yield to_final(whole)
 
     def _settings(self, request: ModelRequest) -> ModelSettings:
@@ -155,23 +170,68 @@ def _cost(response: ModelResponse) -> float:
         return 0.0
 
 
-def to_model_error(error: exceptions.AgentRunError) -> ModelError:
-    """Retryable is what may pass by waiting: 408, 409, 425, 429, 5xx, and connections that failed or broke."""
+def to_model_error(error: exceptions.AgentRunError, place: str = "") -> ModelError:
+    """Retryable is what may pass by waiting: 408, 409, 425, 429, 5xx, and connections that failed or broke.
+
+    `place`: ` at host:port` of the model's API.
+    """
     if isinstance(error, exceptions.ModelHTTPError):
         again = error.status_code in _RETRYABLE or error.status_code >= 500
         # The provider says that waiting won't help, whatever its status.
         again = again and not isinstance(error, exceptions.ModelQuotaExceededError)
-        return ModelError(_http_text(error), retryable=again)
+        return ModelError(_http_text(error, place), retryable=again)
     if isinstance(error, exceptions.ModelAPIError):
         rejected = isinstance(error, exceptions.ModelRequestRejectedError | exceptions.ModelQuotaExceededError)
-        return ModelError(f"{error.model_name}: {type(error).__name__}", retryable=not rejected)
+        what = type(error).__name__ if rejected else _broken(error)
+        return ModelError(f"{error.model_name}{place}: {what}", retryable=not rejected)
     return ModelError(type(error).__name__, retryable=False)
 
 
-def _http_text(error: exceptions.ModelHTTPError) -> str:
+def _place(base_url: str | None) -> str:
+    """Host and port alone: a URL may hold a key."""
+    try:
+        url = urlsplit(base_url or "")
+        port = url.port or (80 if url.scheme == "http" else 443)
+    except ValueError:
+        return ""
+    if not url.hostname:
+        return ""
+    host = f"[{url.hostname}]" if ":" in url.hostname else url.hostname
+    return f" at {host}:{port}"
+
+
+def _broken(error: BaseException) -> str:
+    """The class of the cause, never its text: that may hold what was sent."""
+    causes = list(_causes(error))
+    names = frozenset[str]().union(*map(_names, causes))
+    for kinds, words in _CAUSES:
+        if kinds & names:
+            return words
+    return f"the connection failed ({type(causes[-1]).__name__})"
+
+
+def _names(error: BaseException) -> frozenset[str]:
+    return frozenset(kind.__name__ for kind in type(error).__mro__)
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """The error and what led to it, each once."""
+    waiting, seen = [error], set[int]()
+    while waiting:
+        current = waiting.pop(0)
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        yield current
+        waiting += [cause for cause in (current.__cause__, current.__context__) if cause is not None]
+        if isinstance(current, BaseExceptionGroup):
+            waiting += current.exceptions
+
+
+def _http_text(error: exceptions.ModelHTTPError, place: str) -> str:
     """Status and the provider's codes. Its own words only where they are about the account, since others may quote the prompt."""
     codes = " ".join(dict.fromkeys(filter(None, (error.provider_error_type, error.provider_error_code))))
-    text = f"{error.model_name}: HTTP {error.status_code}" + (f" ({codes})" if codes else "")
+    text = f"{error.model_name}{place}: HTTP {error.status_code}" + (f" ({codes})" if codes else "")
     if error.status_code in (401, 402, 403, 404) and isinstance(error.body, dict):
         said = error.body.get("message")
         if isinstance(said, str):

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from durable_base.crash import crash_point
+from durable_base.errors import HaltError
 from durable_harness import _context, _inbox, messages
 from durable_harness._json import scrub_text
 from durable_harness._throttle import Throttle
@@ -193,6 +194,10 @@ class Generation:
         return Waiting(checkpoint={"phase": "tools"}, on=started)
 
     async def _failed(self, task: Task, runtime: TaskRuntime, error: ModelError) -> None:
+        retry = self._settings.retry
+        exhausted = error.retryable and task.checkpoint["attempt"] > retry.max_retries
+        halts = exhausted and retry.exhausted == "halt"
+
         def write(tx: Tx, task: Task) -> TaskState:
             _count(tx, task, error.usage)
             live = tx.doc(LIVE, task.conversation_id).value
@@ -200,14 +205,20 @@ class Generation:
             partial = generation["message"]
             _append_answer(tx, task, partial, "error", error=scrub_text(str(error)), retryable=error.retryable)
             attempt = task.checkpoint["attempt"]
-            if not error.retryable or attempt > self._settings.retry.max_retries:
+            if halts:
+                live["generation"] = {"attempt": 1, "message": None, "retry": None}
+                # Asleep, not running: no restart of it is counted when the log is opened again.
+                return Sleeping(checkpoint={"phase": "prepare", "attempt": 1}, until=runtime.now_ms())
+            if exhausted or not error.retryable:
                 return _unanswered(tx, task, "model_error", str(error))
-            until = runtime.now_ms() + int(self._settings.retry.delay_seconds(attempt) * 1000)
+            until = runtime.now_ms() + int(retry.delay_seconds(attempt) * 1000)
             live["generation"] = {"attempt": attempt, "message": None, "retry": {"until": until}}
             return Sleeping(checkpoint={"phase": "prepare", "attempt": attempt + 1}, until=until)
 
         await runtime.commit(write)
         crash_point("harness.retry_committed")
+        if halts:
+            raise HaltError("ModelUnavailable", f"the model was asked {retry.max_retries + 1} times in vain ({error})")
 
     async def _after_tools(self, task: Task, runtime: TaskRuntime) -> None:
         def write(tx: Tx, task: Task) -> TaskState:

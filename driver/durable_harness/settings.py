@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +14,9 @@ class RetryPolicy:
     max_retries: int = 3
     base_seconds: float = 2.0
     cap_seconds: float = 60.0
+    # After the last one: the input ends unanswered (model_error), or this process ends with HaltError ModelUnavailable, and the
+    # next one begins to try anew.
+    exhausted: Literal["unanswered", "halt"] = "unanswered"
 
     def delay_seconds(self, retry: int) -> float:
         """Before retry `retry`, counted from 1."""

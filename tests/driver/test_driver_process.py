@@ -3,12 +3,14 @@
 import asyncio
 import json
 import signal
+import sys
 import urllib.request
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from durable_driver.context import DEFAULT_SETTINGS
 from durable_harness import LogReader
 from durable_spaces.testing import crash_points, read_image, read_tree, without_times
 
@@ -202,7 +204,40 @@ def test_a_model_that_refuses_the_request_ends_the_session(place: Any, model_ser
     drive = place.start(1)
     assert drive.wait() == 78
     assert (drive.report()["outcome"], drive.report()["reason"]) == ("failed", "ModelError")
-    assert drive.report()["message"] == "m-1: HTTP 400 (invalid_request_error)"
+    host = model_server.url.removeprefix("http://").removesuffix("/v1")
+    assert drive.report()["message"] == f"m-1 at {host}: HTTP 400 (invalid_request_error)"
+
+
+def test_a_model_that_stays_away_ends_the_drive_and_not_the_session(place: Any, model_server: Any) -> None:
+    """Retries are shortened by a driver of one's own; how they end is the built-in driver's."""
+    use_model_server(place, model_server)
+    program = place.folder / "impatient.py"
+    program.write_text(
+        "from dataclasses import replace\n"
+        "from durable_driver import context\n"
+        "from durable_driver.builtin import builtin_start\n"
+        "from durable_driver.run import run_durable_session\n"
+        "settings = context.DEFAULT_SETTINGS\n"
+        "context.DEFAULT_SETTINGS = replace(settings, retry=replace(settings.retry, max_retries=1, base_seconds=0.01))\n"
+        "run_durable_session(builtin_start)\n"
+    )
+    for _ in range(2):
+        model_server.answers(status=503)
+    first = place.start(1, sys.executable, str(program))
+    assert first.wait() == 1
+    assert (first.report()["outcome"], first.report()["reason"]) == ("halted", "ModelUnavailable")
+    assert "HTTP 503" in first.report()["message"]
+    model_server.answers(status=503)
+    model_server.answers(deltas=[{"role": "assistant", "content": "All done."}])
+    second = place.start(2, sys.executable, str(program), CUA_SESSION_RESUME="1", CUA_SESSION_ATTEMPT="2")
+    assert second.wait() == 0, second.err.read_text()
+    assert second.answer() == "All done."
+    assert model_server.requests[0] == model_server.requests[-1]
+
+
+def test_an_outage_of_half_an_hour_is_waited_out() -> None:
+    retry = DEFAULT_SETTINGS.retry
+    assert 1500 <= sum(retry.delay_seconds(number) for number in range(1, retry.max_retries + 1)) <= 2000
 
 
 async def test_a_coordinator_can_follow_a_drive_and_ask_it_to_stop(place: Any, coordinator: Any, serve: Any) -> None:

@@ -1,14 +1,17 @@
 """Model providers: the real client library against a server on loopback, and what is refused before anything is asked."""
 
 import builtins
+import ssl
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic_ai.exceptions import ModelAPIError
 
 from durable_base.errors import UsageError
 from durable_driver.agent import ModelSpec
 from durable_driver.providers import make_provider
+from durable_driver.pydantic_models import to_model_error
 from durable_harness.models import Final, ModelError, ModelProvider, ModelRequest, Partial, ToolCallPart, ToolSpec
 from durable_harness.scripted import ScriptedModel
 
@@ -119,7 +122,7 @@ async def test_a_conversation_goes_out_in_order_with_its_tools_and_the_same_way_
         ),
         ({"status": 401, "error": {"message": "no such key"}}, False, "HTTP 401: no such key"),
         ({"status": 404, "error": {"message": "no such model"}}, False, "HTTP 404: no such model"),
-        ({"deltas": [{"content": "a"}], "cut": True}, True, "ModelConnectionError"),
+        ({"deltas": [{"content": "a"}], "cut": True}, True, "the connection broke"),
         ({"deltas": [], "finish": None}, True, "without an answer"),
         ({"deltas": [{"content": "a"}], "finish": "content_filter"}, False, "content filter"),
     ],
@@ -140,6 +143,33 @@ async def test_a_server_that_is_not_there_may_come_back() -> None:
     with pytest.raises(ModelError) as caught:
         await ask(model)
     assert caught.value.retryable
+    assert str(caught.value) == "m at 127.0.0.1:9: the connection was refused"
+
+
+async def test_a_name_that_is_not_known_yet_may_be_soon_and_no_key_is_told() -> None:
+    address = "http://user:key-1@model.invalid/v1?key=key-2"
+    model = make_provider(ModelSpec(provider="openai-compatible", name="m", base_url=address), {}, None)
+    with pytest.raises(ModelError) as caught:
+        await ask(model)
+    assert caught.value.retryable
+    assert str(caught.value) == "m at model.invalid:80: its name can't be resolved (DNS)"
+
+
+@pytest.mark.parametrize(
+    ("cause", "says"),
+    [
+        (TimeoutError("the prompt"), "no answer in time (timeout)"),
+        (ConnectionResetError("the prompt"), "the connection broke"),
+        (ssl.SSLError("the prompt"), "the TLS connection failed"),
+        (ExceptionGroup("the prompt", [ConnectionRefusedError("the prompt")]), "the connection was refused"),
+        (ValueError("the prompt"), "the connection failed (ValueError)"),
+    ],
+)
+def test_what_broke_is_told_by_its_class(cause: Exception, says: str) -> None:
+    error = ModelAPIError("m", "the prompt")
+    error.__cause__ = cause
+    told = to_model_error(error, " at host:1")
+    assert (str(told), told.retryable) == (f"m at host:1: {says}", True)
 
 
 async def test_an_answer_cut_by_the_limit_says_so(model_server: Any) -> None:

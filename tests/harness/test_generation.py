@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from durable_harness import Agent, Harness, RetryPolicy, Settings, UnansweredError, tool
+from durable_base.errors import HaltError
+from durable_harness import Agent, Harness, RetryPolicy, SessionFailedError, Settings, UnansweredError, tool
 from durable_harness.builtin import LIVE, USAGE
 from durable_harness.memory import MemoryLog, MemoryStorage
 from durable_harness.models import Final, Message, ModelError, Usage
@@ -65,6 +66,27 @@ async def test_a_model_error_that_stays(retryable: bool) -> None:
         assert (await harness.session.document(LIVE))["run"] is None
         model._answer = lambda request: "fine"
         assert await ask(harness, Agent(model="m")) == "fine"
+
+
+async def test_a_model_that_stays_away_may_end_the_process_instead() -> None:
+    """The input stays open, and the next opening begins to try anew; none of it counts as a restart."""
+    log = MemoryLog()
+    retry = RetryPolicy(max_retries=2, base_seconds=0.01, exhausted="halt")
+    settings = Settings(retry=retry, restart_limit=1, partial_interval_ms=0)
+    away = FunctionModel(lambda request: (_ for _ in ()).throw(ModelError("refused", retryable=True)))
+    for _ in range(2):
+        async with Harness.open(MemoryStorage(log), models={"m": away}, settings=settings) as harness:
+            submission = await (await harness.root(Agent(model="m"))).submit("hello", request_id="r")
+            with pytest.raises(SessionFailedError) as failed:
+                await submission.wait()
+        assert isinstance(failed.value.__cause__, HaltError)
+        assert (failed.value.__cause__.reason, failed.value.__cause__.permanent) == ("ModelUnavailable", False)
+    assert len(away.requests) == 6
+    back = FunctionModel(lambda request: "at last")
+    async with Harness.open(MemoryStorage(log), models={"m": back}, settings=settings) as harness:
+        submission = await (await harness.root(Agent(model="m"))).submit("hello", request_id="r")
+        assert (await submission.wait()).text == "at last"
+    assert away.requests[0].messages == back.requests[0].messages
 
 
 async def test_no_model() -> None:
