@@ -20,6 +20,7 @@ _RECOVERIES = {
     "handedOver": "another session used the Space; step {step} is interrupted",
 }
 _QUIET = frozenset({"Driving", "Starting", "BackingOff", "Pending", "WaitingForSpace", "Finished", "Stopping"})
+_NO_CRASH = frozenset({"Completed", "Stopped", "Deleted"})
 _SUMMARY_MAX = 48
 HOLD_SECONDS = 1.0  # that a driver's start waits to be told with what it recovered
 
@@ -110,7 +111,9 @@ class Story:
                     yield line(f"step {step}", self._call(event), tone, duration(float(fields.get("seconds", 0))))
             case "driver.gone":
                 session.running = ""
-                yield line("", _gone(event), "quiet" if fields["reason"] == "Completed" else "bad")
+                yield line("", _gone(event), "quiet" if fields["reason"] in _NO_CRASH else "bad")
+            case "space.gone" if fields.get("listened", True) and fields.get("code") == 0:
+                yield line("", "Space stopped", "quiet")  # asked to: it has ended its commands
             case "space.gone" if fields.get("listened", True):
                 yield line("", f"Space gone ({_ended(event)}); its commands run on", "bad")
             case "space.gone":
@@ -143,8 +146,7 @@ class Story:
         if fields["succeeded"]:
             yield Line(event.session, "Succeeded", ", ".join(counts), "", event.time, "good")
         else:
-            why = f"{fields['reason']}: {fields['message']}".rstrip(": ")
-            yield Line(event.session, "Failed", f"{why} ({', '.join(counts)})", "", event.time, "bad")
+            yield Line(event.session, "Failed", ", ".join(counts), "", event.time, "bad")  # why is told on stderr
 
     def _recovery(self, event: Event, session: _Session) -> str:
         kind = str(event.fields.get("kind"))
@@ -178,6 +180,8 @@ def _gone(event: Event) -> str:
     fields = event.fields
     if fields["reason"] == "Completed":
         return "driver ended"
+    if fields["reason"] in _NO_CRASH and not fields.get("signal"):
+        return "driver stopped"
     why = _ended(event) if fields["reason"] == "Killed" else f"{fields['reason']}, {_ended(event)}"
     then = f"; next attempt in {fields['seconds']:g} s" if fields.get("seconds") else ""
     return f"driver gone ({why}){then}"

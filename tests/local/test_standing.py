@@ -2,6 +2,8 @@
 
 import shutil
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +25,11 @@ def test_succeeded_and_failed_are_told_apart(local: "Local") -> None:
         assert f"nothing to {command}" in local.refusal(command, "s")
     shutil.rmtree(local.home.path)
     local.manifest("e1=fail:MissingCapability")
-    local.run()
+    command = [sys.executable, "-m", "durable_cli", "run", str(local.folder / "s.yaml"), "--state", str(local.state)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "PermanentFailure" not in done.stdout.partition("Failed ")[2]
+    assert done.stderr.startswith("error: s: PermanentFailure: ")
     assert "Failed (PermanentFailure)" in row(local)
     assert "durable retry s" in local.command("describe", "s")
     for command in ("suspend", "resume"):

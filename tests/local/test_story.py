@@ -62,12 +62,20 @@ def test_a_coordinator_that_came_back_repeats_nothing() -> None:
     assert told(*once, *done, *once, *done) == told(*once, *done)
 
 
-def test_a_failure_says_why() -> None:
+def test_what_was_stopped_on_purpose_is_no_crash() -> None:
+    for reason in ("Stopped", "Deleted"):
+        assert told(event("driver.gone", reason=reason, code=143, signal=0)) == [("", "driver stopped")]
+    assert told(event("space.gone", listened=True, code=0, signal=0)) == [("", "Space stopped")]
+    (killed,) = told(event("space.gone", listened=True, code=None, signal=9))
+    assert killed == ("", "Space gone (killed by signal 9); its commands run on")
+
+
+def test_a_failure_is_told_where_it_happens_and_its_reason_is_left_to_stderr() -> None:
     (line,) = Story(lambda session, step: "").tell(
         event("session.finished", succeeded=False, reason="AttemptsExhausted", message="3 attempts", recoveries={})
     )
     assert (line.head, line.tone) == ("Failed", "bad")
-    assert line.text.startswith("AttemptsExhausted: 3 attempts")
+    assert line.text == "0 steps, 1 epoch, 0 recoveries"
 
 
 def test_a_call_is_told_by_its_path_or_the_first_line_of_its_command() -> None:
