@@ -70,7 +70,8 @@ def _verdict(subject: Subject, result: Result, reference: Result, problems: list
     yield f"killed: {kills}     recoveries: {_counts(result.recoveries)}"
     yield f"with kills {duration(result.seconds)}, undisturbed {duration(reference.seconds)}"
     home = session_home(result.state, subject.session)
-    yield f"workspace: {home.workspace}     log: {home.log}"
+    yield f"workspace: {home.workspace}"
+    yield f"log: {home.log}"
     if problems:
         yield f"NOT EQUAL to an undisturbed run; replay: durable run --chaos --seed {result.seed} {subject.path}"
     else:

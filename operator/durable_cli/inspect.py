@@ -77,7 +77,7 @@ def describe(name: str, state: Path, output: str) -> None:
     story = Story(LogArguments(state))
     for event in history.Follower(home, name).news():
         for line in story.tell(event):
-            click.echo(f"  {line.head or 'epoch ' + str(event.epoch):<9} {line.text:<52}{line.took:>8}".rstrip())
+            click.echo(f"  {line.head or 'epoch ' + str(event.epoch):<9} {line.text:<54} {line.took:>11}".rstrip())
     _advise(name, home, now)
 
 

@@ -21,7 +21,9 @@ from durable_cli.story import HOLD_SECONDS, Arguments, Line, Story
 from durable_local.events import Event
 
 _TONES = {"good": "green", "bad": "yellow", "quiet": "dim", "plain": ""}
-_HEAD_WIDTH, _TEXT_WIDTH, _TOOK_WIDTH = 9, 52, 8
+_HEAD_WIDTH, _TOOK_WIDTH, _CLOCK_WIDTH = 9, 11, 5
+_TEXT_MIN, _TEXT_MAX = 24, 64
+_PLAIN_COLUMNS = 80
 
 
 class Screen(Protocol):
@@ -64,12 +66,27 @@ class _Lines:
         return self._story.tell(event)
 
     def format(self, line: Line) -> str:
-        return f"{self._left(line)}{line.took:>{_TOOK_WIDTH}}   {self.clock(line)}"
+        return self._left(line) + self._right(line)
+
+    def columns(self) -> int:
+        """How wide a line may be."""
+        return _PLAIN_COLUMNS
 
     def _left(self, line: Line) -> str:
-        name = f"{line.session:<{self._width}}  "
-        text = f"{line.head:<{_HEAD_WIDTH}} {line.text}" if line.head else line.text
-        return f"{name}{text:<{_HEAD_WIDTH + 1 + _TEXT_WIDTH}}"
+        """Only what a call does is cut where it is too long; why something happened is told whole."""
+        fixed = self._width + 2 + _HEAD_WIDTH + 1 + _TOOK_WIDTH + 2 + _CLOCK_WIDTH
+        width = min(max(self.columns() - fixed, _TEXT_MIN), _TEXT_MAX)
+        text = line.text
+        if line.head.startswith("step ") and len(text) > width:
+            text = text[: width - 4].rstrip() + " ..."
+        text = f"{line.head:<{_HEAD_WIDTH}} {text}" if line.head else text
+        # Where there is no duration, the text has its place too.
+        width += _HEAD_WIDTH + 1 + (0 if line.took else _TOOK_WIDTH)
+        return f"{line.session:<{self._width}}  {text:<{width}}"
+
+    def _right(self, line: Line) -> str:
+        took = f"{line.took:>{_TOOK_WIDTH}}" if line.took else ""
+        return f"{took}  {self.clock(line)}"
 
     def clock(self, line: Line) -> str:
         seconds = max(int((line.at_ms - (self._began or line.at_ms)) / 1000), 0)
@@ -84,6 +101,9 @@ class _Terminal(_Lines):
         self._console = Console(highlight=False)
         self._spinner = Spinner("dots", style="dim")
         self._live = Live(console=self._console, get_renderable=self._status, refresh_per_second=8, transient=True)
+
+    def columns(self) -> int:
+        return self._console.width
 
     def start(self) -> None:
         self._live.start()
@@ -102,7 +122,7 @@ class _Terminal(_Lines):
         left, tone = self._left(line), _TONES[line.tone]
         text = Text(left, style=tone)
         text.stylize("bold", 0, len(line.session))
-        text.append(f"{line.took:>{_TOOK_WIDTH}}   ", style="dim").append(self.clock(line), style="dim")
+        text.append(self._right(line), style="dim")
         self._console.print(text, soft_wrap=True)
 
     def _status(self) -> Spinner | Text:

@@ -1,0 +1,34 @@
+"""Lines fit where they are read: 80 columns in a pipe, the terminal's own width on a terminal."""
+
+import pytest
+
+from durable_cli.screen import screen
+from durable_local.events import Event
+
+NAME = "fix-bug"
+LONG = "python3 -m unittest --verbose --failfast tests"
+
+
+def events() -> list[Event]:
+    step = {"step": 1, "tool": "bash", "call": "7"}
+    return [
+        Event(1000, NAME, 1, "driver.started"),
+        Event(1100, NAME, 1, "step.finished", {**step, "seconds": 3725.0, "isError": False}),
+        Event(1200, NAME, 1, "driver.gone", {"reason": "Killed", "code": None, "signal": 9, "seconds": 2.0}),
+        Event(1300, NAME, 2, "driver.started", {"resumed": True}),
+        Event(1400, NAME, 2, "recovery", {"kind": "reattached", "step": 2}),
+        Event(1500, NAME, 2, "session.ready", {"reason": "VolumeUnavailable", "message": "why " * 30 + "told whole"}),
+    ]
+
+
+def test_plain_lines_fit_in_80_columns_unless_a_reason_is_longer(capsys: pytest.CaptureFixture[str]) -> None:
+    with screen("text", lambda session, step: LONG, [NAME]) as shown:
+        for event in events():
+            shown.show(event)
+    *lines, why = capsys.readouterr().out.splitlines()
+    assert len(lines) == 4
+    assert max(map(len, lines)) <= 80
+    assert "bash python3 -m unittest" in lines[1]
+    assert "62 min 5 s" in lines[1]
+    assert len({len(line) for line in lines}) == 1, "clocks stand below each other"
+    assert why.split("  00:")[0].endswith("told whole")
