@@ -1,12 +1,18 @@
-"""What a step's call does, read from the session's log while a driver writes it. Only this layer looks into logs."""
+"""What events leave out because they have no content: what a step's call does, and the last words of a driver.
+
+Read from the session's log, while a driver writes it, and from the driver's stderr. Only this layer looks into them.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 
 from durable_cli.story import summary
 from durable_local.layout import session_home
+
+_STDERR_END = 4096  # bytes
 
 
 class LogArguments:
@@ -20,6 +26,17 @@ class LogArguments:
         if (session, step) not in self._known:
             self._read(session)
         return self._known.get((session, step), "")
+
+    def last_words(self, session: str, epoch: int) -> str:
+        """The last line that the driver of an epoch wrote to stderr; "" if there is none."""
+        try:
+            with open(session_home(self._state, session).drive(epoch) / "stderr", "rb") as file:
+                file.seek(max(file.seek(0, os.SEEK_END) - _STDERR_END, 0))
+                text = file.read().decode(errors="replace")
+        except OSError:
+            return ""
+        # Indented lines are where it came from, not what it was.
+        return next((line.strip() for line in reversed(text.splitlines()) if line[:1].strip()), "")
 
     def _read(self, session: str) -> None:
         try:

@@ -74,7 +74,8 @@ def describe(name: str, state: Path, output: str) -> None:
     for drive in history.drives(home):
         click.echo(f"  epoch {drive.epoch:<4} {_when(drive.child)}  {_end(drive)}")
     click.echo("\nSteps")
-    story = Story(LogArguments(state))
+    log = LogArguments(state)
+    story = Story(log, log.last_words)
     for event in history.Follower(home, name).news():
         for line in story.tell(event):
             click.echo(f"  {line.head or 'epoch ' + str(event.epoch):<9} {line.text:<54} {line.took:>11}".rstrip())

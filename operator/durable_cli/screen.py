@@ -17,7 +17,8 @@ from rich.live import Live
 from rich.spinner import Spinner
 from rich.text import Text
 
-from durable_cli.story import HOLD_SECONDS, Arguments, Line, Story
+from durable_cli.arguments import LogArguments
+from durable_cli.story import HOLD_SECONDS, Line, Story
 from durable_local.events import Event
 
 _TONES = {"good": "green", "bad": "yellow", "quiet": "dim", "plain": ""}
@@ -153,12 +154,12 @@ class _Stream:
 
 
 @contextlib.contextmanager
-def screen(output: str, arguments: Arguments, sessions: list[str]) -> Iterator[Screen]:
+def screen(output: str, log: LogArguments, sessions: list[str]) -> Iterator[Screen]:
     """The right one for `output` (text, json, yaml) and for what stdout is."""
     if output != "text":
         yield _Stream(output)
         return
-    story, width = Story(arguments), max(map(len, sessions), default=0)
+    story, width = Story(log, log.last_words), max(map(len, sessions), default=0)
     if not sys.stdout.isatty():
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
         yield _Lines(story, width)

@@ -21,11 +21,14 @@ _RECOVERIES = {
 }
 _QUIET = frozenset({"Driving", "Starting", "BackingOff", "Pending", "WaitingForSpace", "Finished", "Stopping"})
 _NO_CRASH = frozenset({"Completed", "Stopped", "Deleted"})
+_WORDS_MAX = 120
 _SUMMARY_MAX = 48
 HOLD_SECONDS = 1.0  # that a driver's start waits to be told with what it recovered
 
 # (session, step) -> what the call does, in a few words; "" if the log can't tell.
 Arguments = Callable[[str, int], str]
+# (session, epoch) -> the last line of what its driver wrote to stderr, or "".
+LastWords = Callable[[str, int], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +53,9 @@ class _Session:
 
 
 class Story:
-    def __init__(self, arguments: Arguments) -> None:
+    def __init__(self, arguments: Arguments, last_words: LastWords = lambda session, epoch: "") -> None:
         self._arguments = arguments
+        self._last_words = last_words
         self._sessions: dict[str, _Session] = {}
 
     def tell(self, event: Event) -> list[Line]:
@@ -111,7 +115,7 @@ class Story:
                     yield line(f"step {step}", self._call(event), tone, duration(float(fields.get("seconds", 0))))
             case "driver.gone":
                 session.running = ""
-                yield line("", _gone(event), "quiet" if fields["reason"] in _NO_CRASH else "bad")
+                yield line("", self._gone(event), "quiet" if fields["reason"] in _NO_CRASH else "bad")
             case "space.gone" if fields.get("listened", True) and fields.get("code") == 0:
                 yield line("", "Space stopped", "quiet")  # asked to: it has ended its commands
             case "space.gone" if fields.get("listened", True):
@@ -156,6 +160,18 @@ class Story:
         text = _RECOVERIES.get(kind, f"step {{step}} recovered: {kind}")
         return text.format(step=step) if step else text.format(step="in work")
 
+    def _gone(self, event: Event) -> str:
+        fields = event.fields
+        if fields["reason"] == "Completed":
+            return "driver ended"
+        if fields["reason"] in _NO_CRASH and not fields.get("signal"):
+            return "driver stopped"
+        why = _ended(event) if fields["reason"] == "Killed" else f"{fields['reason']}, {_ended(event)}"
+        then = f"; next attempt in {fields['seconds']:g} s" if fields.get("seconds") else ""
+        # One that was killed had no time for last words. These may be long, and hold whatever a driver of the user's own prints.
+        words = "" if fields.get("signal") else self._last_words(event.session, event.epoch)[:_WORDS_MAX]
+        return f"driver gone ({why}){then}{': ' if words else ''}{words}"
+
     def _call(self, event: Event) -> str:
         tool, summary = str(event.fields.get("tool", "")), self._arguments(event.session, int(event.fields["step"]))
         return f"{tool} {summary}".strip()
@@ -174,17 +190,6 @@ def duration(seconds: float) -> str:
     if seconds < 1:
         return f"{round(seconds * 1000)} ms"
     return f"{seconds:.1f} s" if seconds < 60 else f"{int(seconds // 60)} min {int(seconds % 60)} s"
-
-
-def _gone(event: Event) -> str:
-    fields = event.fields
-    if fields["reason"] == "Completed":
-        return "driver ended"
-    if fields["reason"] in _NO_CRASH and not fields.get("signal"):
-        return "driver stopped"
-    why = _ended(event) if fields["reason"] == "Killed" else f"{fields['reason']}, {_ended(event)}"
-    then = f"; next attempt in {fields['seconds']:g} s" if fields.get("seconds") else ""
-    return f"driver gone ({why}){then}"
 
 
 def _ended(event: Event) -> str:
