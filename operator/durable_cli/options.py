@@ -6,12 +6,19 @@ from pathlib import Path
 
 import click
 
-from durable_local.layout import DEFAULT_STATE
+from durable_local.layout import DEFAULT_STATE, check_readable
+
+
+def _state(context: click.Context, parameter: click.Parameter, state: Path) -> Path:
+    check_readable(state)
+    return state
+
 
 STATE = click.option(
     "--state",
-    type=click.Path(path_type=Path),
+    type=click.Path(path_type=Path, readable=False),  # judged by `check_readable`, in the words of all commands
     default=DEFAULT_STATE,
+    callback=_state,
     show_default=True,
     help="Folder that holds the sessions.",
 )

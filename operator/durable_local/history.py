@@ -15,7 +15,7 @@ from durable_coordinator.report import Report, parse_report
 from durable_coordinator.spec_common import API_VERSION
 from durable_local import process
 from durable_local.events import Event, from_line, now_event
-from durable_local.layout import Home, session_home, space_home
+from durable_local.layout import Home, check_readable, session_home, space_home
 from durable_local.process import ChildFacts, Life
 from durable_local.sessions import KIND
 from durable_local.store import Record, Store
@@ -31,13 +31,19 @@ class PastDrive:
 
 
 def sessions(state: Path) -> list[str]:
-    """Names of the sessions below a state folder."""
-    return sorted(path.parent.name for path in state.glob("*/state.db") if "." not in path.parent.name)
+    """Names of the sessions below a state folder. Raise UsageError if it, or a session's folder, can't be read."""
+    check_readable(state)
+    folders = [path for path in state.glob("*/") if "." not in path.name]
+    for folder in folders:
+        check_readable(folder)
+    return sorted(folder.name for folder in folders if (folder / "state.db").exists())
 
 
 def find(state: Path, name: str) -> tuple[Home, Record]:
-    """Raise UsageError if there is no such session."""
+    """Raise UsageError if there is no such session, or its folder can't be read."""
     home = session_home(state, name)
+    check_readable(state)
+    check_readable(home.path)
     record = None
     if home.state.exists():
         store = Store(home.state, create=False)

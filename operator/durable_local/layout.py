@@ -78,6 +78,16 @@ def space_home(state: Path, session: str, space_ref: str | None) -> Home:
     return Home(state / f"{space_ref}{SPACE_ENDING}") if space_ref else session_home(state, session)
 
 
+def check_readable(folder: Path) -> None:
+    """Raise UsageError for a folder that is there and can't be read, or is none. One that is not there yet is no mistake."""
+    try:
+        os.listdir(folder)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise _unusable(folder, error) from error
+
+
 def private_folder(path: Path) -> None:
     """Make it for this user alone. Raise UsageError if it is somebody else's."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -94,10 +104,7 @@ class Lock:
             home.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._fd = os.open(home.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise UsageError(
-                f"{home.path}: the state folder can't be used ({error.strerror}). Check its owner and mode, or name another with "
-                "--state DIR."
-            ) from error
+            raise _unusable(home.path, error) from error
         if not self._taken():
             holder = os.pread(self._fd, 32, 0).decode(errors="replace").strip() or "unknown"
             os.close(self._fd)
@@ -119,6 +126,11 @@ class Lock:
 
     def release(self) -> None:
         os.close(self._fd)
+
+
+def _unusable(folder: Path, error: OSError) -> UsageError:
+    remedy = "Check its owner and mode, or name another with --state DIR."
+    return UsageError(f"{folder}: the state folder can't be used ({error.strerror}). {remedy}")
 
 
 def _numbers(folder: Path, prefix: str) -> tuple[int, ...]:

@@ -1,5 +1,6 @@
 """The command line: a mistake is one line that says what to do and exit code 2; a listing needs no extra."""
 
+import ctypes
 import json
 import os
 import subprocess
@@ -97,6 +98,27 @@ def test_a_wrong_command_is_refused(tmp_path: Path, words: tuple[str, ...]) -> N
     done = durable(tmp_path, *words)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+
+
+def without_override() -> None:
+    """Between fork and exec: root loses the right to read what modes forbid (a user has no such right, and this no effect)."""
+    for capability in (1, 2):  # CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH
+        ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
+
+
+@pytest.mark.parametrize("command", ["get", "describe s", "logs s", "suspend s", "resume s", "retry s", "delete s"])
+@pytest.mark.parametrize("bad", ["file", "mode", "session"])
+def test_a_state_that_cannot_be_read_is_one_line(tmp_path: Path, command: str, bad: str) -> None:
+    state = tmp_path / "state"
+    if bad == "file":
+        state.write_text("a file, where the folder should be")
+    else:
+        (state / "s").mkdir(parents=True)
+        (state / "s" if bad == "session" else state).chmod(0)
+    words = [sys.executable, "-m", "durable_cli", *command.split(), "--state", str(state)]
+    done = subprocess.run(words, preexec_fn=without_override, capture_output=True, text=True)
+    assert str(state) in refusal(done)
+    assert "--state DIR" in done.stderr
 
 
 def test_chaos_needs_a_model_that_repeats_itself(tmp_path: Path) -> None:

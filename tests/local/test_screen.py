@@ -49,7 +49,8 @@ def test_plain_lines_fit_in_80_columns_unless_a_reason_is_longer(
 def test_a_driver_that_crashed_has_its_last_words(tmp_path: Path) -> None:
     drive = session_home(tmp_path, NAME).drive(1)
     drive.mkdir(parents=True)
-    (drive / "stderr").write_text("Traceback ...\nModuleNotFoundError: No module named 'mine'" + "!" * 500 + "\n  at mine.py:3\n\n")
+    words = "ModuleNotFoundError: No module named 'mine'" + "!" * 500
+    (drive / "stderr").write_text(f"Traceback ...\n{words}\n  at mine.py:3\n\n")
     log = LogArguments(tmp_path)
     story = Story(log, log.last_words)
     fields = {"reason": "Crashed", "code": 1, "signal": 0}
