@@ -54,6 +54,7 @@ class DriveEnvironment:
     namespace: str
     uid: str
     epoch: int
+    retry_token: str | None  # that of a new series of attempts
     attempt: int
     resume: bool
     state_dir: Path
@@ -86,6 +87,7 @@ def parse_environment(environ: Mapping[str, str]) -> DriveEnvironment:
         namespace=namespace,
         uid=read.text("DURABLE_SESSION_UID") or session,
         epoch=read.epoch(),
+        retry_token=read.text("DURABLE_RETRY_TOKEN"),
         attempt=read.whole("CUA_SESSION_ATTEMPT", 1, least=1),
         resume=read.choice("CUA_SESSION_RESUME", ("0", "1"), "0") == "1",
         state_dir=state_dir,

@@ -26,6 +26,7 @@ from durable_driver.heartbeat import Heartbeat
 from durable_driver.http import LifeServer
 from durable_driver.metrics import DriverMetrics
 from durable_driver.report import DriveFacts, compose_report, facts_line, write_report
+from durable_driver.retry import input_to_answer
 from durable_driver.stream import ReportStream
 from durable_driver.watch import Watch, read_usage
 from durable_harness import Answer, BlockedError, Submission
@@ -96,13 +97,22 @@ class Life:
         self._context = context = await open_context(
             self._environment, self._own.incarnation, self._watch, self._events
         )
-        submission = await self._start(context)
+        submission = await self._input(context, await self._start(context))
         answer = await self._answer(context, submission)
         self._events.emit("settled", entry=answer.entry_id)
         crash_point("driver.settled")
         await context.ensure_space()
         crash_point("driver.space_ensured")
         return answer.text
+
+    async def _input(self, context: DriveContext, own: Submission) -> Submission:
+        if context.harness is None:
+            return own
+        environment = self._environment
+        chosen = await input_to_answer(context.harness, own, environment.uid, environment.retry_token)
+        if chosen.id != own.id:
+            self._events.emit("input.retried", submission=chosen.id)
+        return chosen
 
     async def _answer(self, context: DriveContext, submission: Submission) -> Answer:
         try:

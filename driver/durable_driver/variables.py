@@ -31,6 +31,9 @@ VARIABLES: tuple[Variable, ...] = (
     Variable("CUA_SESSION_SPACE_TOKEN", "its access token", secret=True),
     Variable("CUA_SESSION_SPACE_LEASE", "lease token under which the Space is used", "0"),
     Variable("DURABLE_SESSION_UID", "identity of the session, and the request id of its input", "CUA_SESSION"),
+    Variable(
+        "DURABLE_RETRY_TOKEN", "token of a new series of attempts: an input that ended unanswered is gone on with once"
+    ),
     Variable("DURABLE_SESSION_NAMESPACE", "namespace of the session", "default"),
     Variable("DURABLE_SPACE_TOKEN_FILE", "file with the access token, instead of CUA_SESSION_SPACE_TOKEN"),
     Variable("DURABLE_SPACE_CA_FILE", "CA that signed the daemon's certificate; with it the connection is TLS"),

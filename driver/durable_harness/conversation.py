@@ -31,7 +31,7 @@ class Submission:
         self._harness = harness
         self.id = record.id
         self.request_id = record.request_id
-        self._conversation_id = record.conversation_id
+        self.conversation_id = record.conversation_id
 
     async def wait(self) -> Answer:
         """The answer (of a write: the entry, with no text), once there is one. Cancelling ends the wait alone.
@@ -54,7 +54,7 @@ class Submission:
     def _settled(self) -> bool | None:
         if self._harness.session.open_submission(self.id) is None:
             return True
-        task = self._harness.stuck_task(self._conversation_id)
+        task = self._harness.stuck_task(self.conversation_id)
         if task is not None:
             raise BlockedError(task.id, task.kind, self._harness.blocked()[task.id])
         return None

@@ -28,7 +28,16 @@ from durable_harness.errors import (
 )
 from durable_harness.fence import Fence
 from durable_harness.records import ROOT_ID, ConversationRecord, Entry, SubmissionRecord, Task
-from durable_harness.storage import AppendEntry, Batch, EntryQuery, PutConversation, Storage, TaskQuery, Write
+from durable_harness.storage import (
+    AppendEntry,
+    Batch,
+    EntryQuery,
+    PutConversation,
+    Storage,
+    SubmissionQuery,
+    TaskQuery,
+    Write,
+)
 from durable_harness.tx import Tx as Tx
 
 Json = Any
@@ -232,6 +241,13 @@ class Session:
     async def submission(self, id: int) -> SubmissionRecord | None:
         self.check_readable()
         return self._state.submissions.get(id) or await self.read(self._storage.submission(id))
+
+    async def newest_submission(self, conversation_id: int = ROOT_ID) -> SubmissionRecord | None:
+        """The one that was admitted last, settled or not."""
+        self.check_readable()
+        query = SubmissionQuery(conversation_id)
+        page = await self.read(self._storage.scan_submissions(query, limit=1, order="desc"))
+        return page.items[0] if page.items else None
 
     def conversation(self, id: int = ROOT_ID) -> ConversationRecord | None:
         return self._state.conversations.get(id)

@@ -36,6 +36,7 @@ class DriveTold:
     space_generation: int
     space_kind: str
     lease_token: int
+    retry_token: str = ""
 
 
 def driver_environment(base: Mapping[str, str], drive: DriveTold, extra: Mapping[str, str]) -> dict[str, str]:
@@ -66,6 +67,7 @@ def driver_environment(base: Mapping[str, str], drive: DriveTold, extra: Mapping
     optional = {
         "DURABLE_AGENT": drive.agent,
         "DURABLE_SCRIPT": drive.script,
+        "DURABLE_RETRY_TOKEN": drive.retry_token or None,
         "DURABLE_TRANSACTIONAL": drive.transactional or None,
     }
     env.update({name: str(value) for name, value in optional.items() if value is not None})

@@ -223,6 +223,7 @@ class SessionRunner:
             space_generation=action.generation,
             space_kind="container",
             lease_token=action.lease_token,
+            retry_token=spec.retry_token,
         )
         env = driver_environment(self._environ, told, self._inputs.env)
         self._drive(action.epoch)

@@ -202,6 +202,8 @@ def _environment(wanted: DriverPod) -> list[Json]:
         values["DURABLE_AGENT"] = f"{FILES_DIR}/agent.yaml"
     if spec.agent is not None and spec.agent.script_from is not None:
         values["DURABLE_SCRIPT"] = f"{FILES_DIR}/script.yaml"
+    if spec.retry_token:
+        values["DURABLE_RETRY_TOKEN"] = spec.retry_token
     if wanted.stream:
         values |= {
             "DURABLE_COORDINATOR": wanted.stream,

@@ -235,6 +235,62 @@ def test_a_model_that_stays_away_ends_the_drive_and_not_the_session(place: Any, 
     assert model_server.requests[0] == model_server.requests[-1]
 
 
+STUCK = """
+steps:
+  - calls: [{bash: {command: "echo one >> notes.txt; cat notes.txt"}}]
+  - expect: never
+    answer: Never.
+"""
+
+
+def series(place: Any, epoch: int, token: str | None, attempt: int = 1, **changes: str) -> Any:
+    more = {"CUA_SESSION_RESUME": "1", "CUA_SESSION_ATTEMPT": str(attempt), **changes}
+    return place.start(epoch, DURABLE_RETRY_TOKEN=token, **more)
+
+
+def inputs(place: Any) -> list[str | None]:
+    with LogReader.open(place.log) as log:
+        return [submission.request_id for submission in log.submissions()]
+
+
+def test_a_failed_session_that_is_tried_again_goes_on_where_it_stopped(place: Any) -> None:
+    place.script(STUCK)
+    assert place.start(1).wait() == 78
+    again = series(place, 2, None)
+    assert (again.wait(), again.report()["reason"]) == (78, "ModelError")
+    still = series(place, 3, "t-1")
+    assert (still.wait(), still.report()["reason"]) == (78, "ModelError"), "nothing has been mended yet"
+    place.script(STUCK.replace("never", "one").replace("answer: Never.", "answer: Mended."))
+    mended = series(place, 4, "t-2", DURABLE_CRASH="driver.settled")
+    assert mended.wait() == -signal.SIGKILL
+    after = series(place, 5, "t-2", attempt=2)
+    assert after.wait() == 0, after.err.read_text()
+    assert (after.answer(), after.report()["entries"]) == ("Mended.", 0)
+    assert (place.workspace / "notes.txt").read_text() == "one\n", "what was done before is not done again"
+    assert inputs(place) == ["uid-1", "uid-1:retry:t-1", "uid-1:retry:t-2"]
+    for token in ("t-3", None):
+        settled = series(place, 6 if token else 7, token)
+        assert (settled.wait(), settled.answer()) == (0, "Mended."), "an answered session stays so"
+    assert len(inputs(place)) == 3
+
+
+def test_killed_after_the_further_input_was_admitted_it_is_not_admitted_twice(place: Any) -> None:
+    place.script(STUCK)
+    assert place.start(1).wait() == 78
+    place.script(STUCK.replace("never", "one").replace("answer: Never.", "answer: Mended."))
+    assert series(place, 2, "t-1", DURABLE_CRASH="harness.admitted:2").wait() == -signal.SIGKILL
+    assert inputs(place) == ["uid-1", "uid-1:retry:t-1"]
+    other = series(place, 3, "t-2")  # asked for once more while the first try is open
+    assert other.wait() == 0, other.err.read_text()
+    assert inputs(place) == ["uid-1", "uid-1:retry:t-1"]
+
+
+def test_an_answered_session_does_not_mind_a_token(place: Any) -> None:
+    assert place.start(1).wait() == 0
+    again = series(place, 2, "t-1")
+    assert (again.wait(), again.report()["entries"], again.events("input.retried")) == (0, 0, [])
+
+
 def test_an_outage_of_half_an_hour_is_waited_out() -> None:
     retry = DEFAULT_SETTINGS.retry
     assert 1500 <= sum(retry.delay_seconds(number) for number in range(1, retry.max_retries + 1)) <= 2000

@@ -84,6 +84,8 @@ def test_a_driver_is_told_its_epoch_its_space_and_where_its_log_is():
     assert (told["DURABLE_SPACE_GENERATION"], told["CUA_SESSION_SPACE_LEASE"]) == ("2", "1")
     assert told["CUA_SESSION_STATE_DIR"].endswith("/id"), "a namesake's log is another folder of the same claim"
     assert told["DURABLE_SESSION_UID"] == "id"
+    assert "DURABLE_RETRY_TOKEN" not in told
+    assert environment(driver(spec=spec(retryToken="t-1")))["DURABLE_RETRY_TOKEN"] == "t-1"
 
 
 def test_a_frozen_driver_is_killed_without_the_grace_that_it_cannot_use():
