@@ -65,6 +65,9 @@ def _run(command: click.Command, name: str) -> None:
         # Nobody reads any more; what is left in the buffer must not fail a second time at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
     except UsageError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

@@ -75,6 +75,7 @@ def _stop_flag() -> Flag:
 
     def asked(number: int, frame: object) -> None:
         stop.set()
+        os.write(2, b"stopping ...\n")  # print must not be called in a handler: it may interrupt itself
         signal.signal(number, signal.SIG_DFL)
 
     signal.signal(signal.SIGINT, asked)

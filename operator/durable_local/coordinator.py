@@ -15,7 +15,6 @@ from threading import Event as Flag
 
 import msgspec
 
-from durable_base.errors import UsageError
 from durable_coordinator.facts import HolderFacts, Waiter
 from durable_coordinator.leases import holder_facts, wants_lease
 from durable_coordinator.spec_session import SessionSpec
@@ -23,7 +22,7 @@ from durable_coordinator.status import SessionStatus, condition, from_dict, is_t
 from durable_local import history
 from durable_local.apply import Wanted, admit
 from durable_local.events import Event, Listener, now_event
-from durable_local.layout import Home, Lock, session_home, space_home
+from durable_local.layout import Home, Lock, StateError, session_home, space_home
 from durable_local.sessions import KIND, SessionRunner
 from durable_local.spaces import INSTALL, SpaceRunner
 from durable_local.store import ConflictError, Record, Store
@@ -83,10 +82,10 @@ class Coordinator:
                 busy = time.monotonic() - self._told_at < _BUSY_SECONDS
                 stop.wait(TURN_SECONDS if busy else _IDLE_TURN_SECONDS)
             return tuple(self._ended(session) for session in self._sessions)
-        except BrokenPipeError:
-            raise  # who watched has gone: no fault of the folder
+        except (BrokenPipeError, StateError):
+            raise  # who watched has gone: no fault of the folder; or it says already what is wrong with it
         except OSError as error:
-            raise UsageError(
+            raise StateError(
                 f"{self._state}: the state folder can't be used any more ({error}). Look after it, and run the "
                 "same command again."
             ) from error

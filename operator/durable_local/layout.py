@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
@@ -17,6 +18,10 @@ DEFAULT_STATE = Path(".durable")
 SPACE_ENDING = ".space"  # of the folder of a Space that sessions share; no session's name has a dot
 _SOCKET_PATH_MAX = 100  # bytes; the kernel's limit is 108 with the ending zero
 _LOCK_TRIES = 5
+
+
+class StateError(OSError):
+    """The disk or its files fail under a command: nobody's mistake, so it ends with 1. The text says where and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +90,7 @@ def check_readable(folder: Path) -> None:
     except FileNotFoundError:
         pass
     except OSError as error:
-        raise _unusable(folder, error) from error
+        raise unusable(folder, error) from error
 
 
 def private_folder(path: Path) -> None:
@@ -104,7 +109,7 @@ class Lock:
             home.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._fd = os.open(home.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise _unusable(home.path, error) from error
+            raise unusable(home.path, error) from error
         if not self._taken():
             holder = os.pread(self._fd, 32, 0).decode(errors="replace").strip() or "unknown"
             os.close(self._fd)
@@ -128,7 +133,10 @@ class Lock:
         os.close(self._fd)
 
 
-def _unusable(folder: Path, error: OSError) -> UsageError:
+def unusable(folder: Path, error: OSError) -> Exception:
+    """What to raise for it: a full disk is nobody's mistake, anything else is one of the user's."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StateError(f"{folder}: {error.strerror}. Make room there, and run the same command again.")
     remedy = "Check its owner and mode, or name another with --state DIR."
     return UsageError(f"{folder}: the state folder can't be used ({error.strerror}). {remedy}")
 

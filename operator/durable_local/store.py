@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from durable_base.errors import UsageError
+from durable_local.layout import StateError, unusable
 
 # The same promise that the CRDs' transition rules keep on a cluster: absent counts as gone back.
 _GROWING = ("epoch", "attempts", "leaseToken", "generation")
@@ -35,6 +36,7 @@ BEGIN SELECT RAISE(ABORT, '{field} must not go back'); END;
 """
     for field in _GROWING
 )
+_DISK = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)  # full or broken, and no mistake of whoever runs the command
 _COLUMNS = "kind, name, uid, created, revision, generation, spec, status"
 
 
@@ -60,11 +62,14 @@ class Store:
     """One connection to one file; used by one thread."""
 
     def __init__(self, path: Path, *, create: bool = True) -> None:
-        """Raise UsageError if the file can't be opened or is none of ours."""
+        """Raise UsageError if the file can't be opened or is none of ours, StateError if the disk is full."""
         self._path = path
         try:
             if create:
                 path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise unusable(path.parent, error) from error
+        try:
             mode = "rwc" if create else "ro"
             self._db = sqlite3.connect(f"file:{_quoted(path)}?mode={mode}", uri=True, isolation_level=None, timeout=10)
             if create:
@@ -72,7 +77,8 @@ class Store:
                 self._db.executescript(_SCHEMA)
             else:
                 self._db.execute("SELECT 1 FROM objects LIMIT 1")
-        except (OSError, sqlite3.Error) as error:
+        except sqlite3.Error as error:
+            _raise_for_disk(path, error)
             raise UsageError(
                 f"{path}: the state can't be read ({error}). Check the folder's owner and mode, or name another with --state DIR."
             ) from error
@@ -126,9 +132,16 @@ class Store:
         except sqlite3.IntegrityError as error:
             raise ConflictError(str(error)) from error
         except sqlite3.Error as error:
+            _raise_for_disk(self._path, error)
             raise UsageError(
                 f"{self._path}: the state can't be read or written ({error}). Check the disk and the folder's mode."
             ) from error
+
+
+def _raise_for_disk(path: Path, error: sqlite3.Error) -> None:
+    # The low byte is the primary code; the module's own errors have none.
+    if getattr(error, "sqlite_errorcode", 0) & 0xFF in _DISK:
+        raise StateError(f"{path}: {error}. Make room there, and run the same command again.") from error
 
 
 def _quoted(path: Path) -> str:

@@ -153,3 +153,17 @@ def test_the_example_has_what_its_readme_lists() -> None:
     assert {path.name for path in EXAMPLE.iterdir()} - {"README.md"} == {
         word for word in readme.split("`") if word.endswith(".yaml")
     }
+
+
+def test_a_failing_disk_is_one_line_and_a_failure(tmp_path: Path) -> None:
+    program = (
+        "import errno, os; from durable_cli import main; from durable_local import layout\n"
+        "def full(*_, **__): raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))\n"
+        "layout.Path.mkdir = full; main.main()"
+    )
+    words = [sys.executable, "-c", program, "run", str(EXAMPLE), "--state", str(tmp_path / "state")]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert "Make room" in line

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from durable_base.errors import UsageError
+from durable_local.layout import StateError
 from durable_local.store import ConflictError, Store
 
 KIND = "DurableSession"
@@ -14,6 +15,14 @@ KIND = "DurableSession"
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "home/state.db")
+
+
+def test_a_full_disk_is_no_mistake_of_the_user(store: Store) -> None:
+    record = store.create(KIND, "a", "{}")
+    store._db.execute("PRAGMA max_page_count=1")  # SQLite then says what it says of a full disk
+    with pytest.raises(StateError, match=r"full.*Make room"):
+        store.write(record, status=f'{{"answer": "{"x" * 100_000}"}}')
+    assert (store.read(KIND, "a") or record).status == "{}"
 
 
 def test_a_write_over_an_old_revision_is_refused(store: Store) -> None:
