@@ -97,6 +97,18 @@ class DriveContext:
             raise UsageError("start returned without open_harness: the driver has no log to wait on")
         await self._spaces.ensure_space()
 
+    async def leave_space(self) -> None:
+        """The drive fails for good: the Space is made what the log says where that can still be done, for people to look at.
+
+        A Space that was made anew for this drive is empty until then. Raises whatever stands against it.
+        """
+        if self.harness is None:
+            # `start` refused before it spoke to the Space. Without models nothing runs; attaching restores.
+            if self.environment.resume:
+                await self.open_harness(models={})
+            return
+        await self.ensure_space()
+
     async def close(self) -> None:
         """Let go of log and Space. What runs in the Space goes on, for the next drive to take up."""
         if self.harness is not None:

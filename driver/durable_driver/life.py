@@ -1,6 +1,7 @@
 """The life of one drive, inside its event loop: from the first heartbeat to the report.
 
-Order: heartbeat, log (claimed), `start` (Space fenced, harness, input admitted), wait, Space ensured, close, report. Every exit
+Order: heartbeat, log (claimed), `start` (Space fenced, harness, input admitted), wait, Space ensured, close, report. A drive that
+fails for good ensures the Space as well, if it can. Every exit
 goes through `judge_ending`; a report is written whatever happened.
 """
 
@@ -21,7 +22,7 @@ from durable_driver.context import DriveContext, open_context
 from durable_driver.environment import DriveEnvironment
 from durable_driver.errors import StoppedError
 from durable_driver.events import EventLine
-from durable_driver.exit_codes import Ending, judge_ending
+from durable_driver.exit_codes import PERMANENT, Ending, judge_ending
 from durable_driver.heartbeat import Heartbeat
 from durable_driver.http import LifeServer
 from durable_driver.metrics import DriverMetrics
@@ -69,8 +70,10 @@ class Life:
             answer = await self._until_stopped(self._work())
         except BaseException as error:  # also what nobody foresaw must be judged and reported
             failure = error
-        await self._close()
         ending = judge_ending(failure)
+        if ending.code == PERMANENT and self._context is not None:
+            await self._leave_space(self._context)
+        await self._close()
         await self._report(ending, answer)
         self._heartbeat.stop()
         if server is not None:
@@ -141,6 +144,20 @@ class Life:
         if task.done() and not task.cancelled() and (error := task.exception()) is not None:
             raise error  # fenced, or failed, in the same moment: that says more
         raise self._stop.result()
+
+    async def _leave_space(self, context: DriveContext) -> None:
+        """Best effort, for as long as a stop may take: why the drive failed is settled, and stays what is told."""
+        leaving = asyncio.ensure_future(context.leave_space())
+        await asyncio.wait(
+            (leaving, self._stop), timeout=self._environment.grace_seconds, return_when=asyncio.FIRST_COMPLETED
+        )
+        if not leaving.done():
+            leaving.cancel()
+            await asyncio.wait((leaving,), timeout=self._environment.grace_seconds)
+        if not leaving.done() or leaving.cancelled():
+            log.warning("the Space could not be made what the log says in time")
+        elif (error := leaving.exception()) is not None:
+            log.warning("the Space could not be made what the log says: %s", type(error).__name__)
 
     async def _close(self) -> None:
         if self._context is None:

@@ -138,6 +138,9 @@ class DurableSpaces:
     async def ensure_space(self) -> None:
         """Once everything has settled: the Space that answers is the log's, and its workspace is the image's."""
         drive = self._driven()
+        if drive.turn.pending is not None:
+            # Nobody will take it up in this drive, and only its own recovery may judge the workspace: waiting would not end.
+            raise HaltError("CallInWork", "a call that a crash interrupted has not been recovered")
         await drive.turn.acquire()
         try:
             with only_halts():

@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -75,6 +76,22 @@ class Drive:
         return json.loads(second) if second else None
 
 
+@contextmanager
+def serve_space(folder: Path, workspace: Path, data: Path, socket: Path) -> Iterator[None]:
+    command = [sys.executable, "-m", "durable_space", "--data", data, "--workspace", workspace]
+    command += ["--listen", f"unix:{socket}", "--name", "box", "--token-file", folder / "token"]
+    said = folder / f"{data.name}.log"
+    with said.open("wb") as log:
+        space = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+    try:
+        until(lambda: b'"listening"' in said.read_bytes() or space.poll() is not None)
+        assert space.poll() is None, said.read_text()
+        yield
+    finally:
+        space.terminate()
+        space.wait(20)
+
+
 @dataclass
 class Place:
     """One session's folders and its Space."""
@@ -101,6 +118,15 @@ class Place:
 
     def release(self) -> None:
         (self.folder / "gate").touch()
+
+    @contextmanager
+    def other_space(self) -> Iterator[tuple[str, Path]]:
+        """A Space made anew: its address, and its empty workspace."""
+        workspace, data, socket = self.folder / "work2", self.folder / "data2", self.folder / "s2.sock"
+        workspace.mkdir()
+        data.mkdir()
+        with serve_space(self.folder, workspace, data, socket):
+            yield f"unix:{socket}", workspace
 
     def environment(self, epoch: int, **changes: str | None) -> dict[str, str]:
         environ: dict[str, str | None] = {
@@ -147,21 +173,16 @@ def place() -> Iterator[Place]:
     (folder / "agent.yaml").write_text("model: {provider: scripted}\ninstructions: Be careful.\n")
     (folder / "token").write_text(TOKEN + "\n")
     place.script(SCRIPT)
-    command = [sys.executable, "-m", "durable_space", "--data", folder / "data", "--workspace", folder / "work"]
-    command += ["--listen", f"unix:{place.socket}", "--name", "box", "--token-file", folder / "token"]
-    with (folder / "space.log").open("wb") as log:
-        space = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:
-        until(lambda: b'"listening"' in (folder / "space.log").read_bytes() or space.poll() is not None)
-        assert space.poll() is None, (folder / "space.log").read_text()
-        yield place
+        with serve_space(folder, folder / "work", folder / "data", place.socket):
+            try:
+                yield place
+            finally:
+                for drive in place.drives:
+                    drive.process.kill()
+                    drive.process.wait()
+                place.release()
     finally:
-        for drive in place.drives:
-            drive.process.kill()
-            drive.process.wait()
-        place.release()
-        space.terminate()
-        space.wait(20)
         shutil.rmtree(folder, ignore_errors=True)
 
 

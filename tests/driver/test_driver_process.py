@@ -285,6 +285,19 @@ def test_killed_after_the_further_input_was_admitted_it_is_not_admitted_twice(pl
     assert inputs(place) == ["uid-1", "uid-1:retry:t-1"]
 
 
+@pytest.mark.parametrize("script", [STUCK, "steps: 3\n"], ids=["the model fails again", "the script can't be read"])
+def test_a_try_that_fails_leaves_a_new_space_with_the_files_of_the_log(place: Any, script: str) -> None:
+    place.script(STUCK)
+    assert place.start(1).wait() == 78
+    place.script(script)
+    with place.other_space() as (address, workspace):
+        again = series(place, 2, "t-1", CUA_SESSION_SPACE_ADDR=address)
+        assert again.wait() == 78
+        assert again.report()["reason"] == ("ModelError" if script == STUCK else "InvalidConfiguration")
+        assert sorted(path.name for path in workspace.iterdir()) == ["a.txt", "notes.txt"]
+        assert without_times(read_tree(workspace)) == without_times(read_image(place.log))
+
+
 def test_an_answered_session_does_not_mind_a_token(place: Any) -> None:
     assert place.start(1).wait() == 0
     again = series(place, 2, "t-1")
