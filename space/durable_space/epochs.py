@@ -1,8 +1,8 @@
 """Raise the floor, end what is older, prove it: the one module that does (rules 1, 4, 9, 10, 21, 26, 27).
 
-Order of an advance: (1) floor, `killed_by`, adoptions and the bar for unclaimed rows in one synced step of the ledger, under
-the claim lock, while no change of a file is under way; (2) the same for shims; from here older requests are refused and
-older shims don't start; (3) stop and kill; (4) proof; (5) answer. Killed at any of these, the daemon's next start repeats
+Order of an advance: (1) the bar for unclaimed rows as shims see it, so that older ones don't start; (2) floor, `killed_by`,
+adoptions and the same bar in one synced step of the ledger, both under the claim lock, while no change of a file is under
+way; from here older requests are refused; (3) stop and kill; (4) proof; (5) answer. Killed at any of these, the daemon's next start repeats
 3 and 4 before it listens, and so does the same call again.
 """
 
@@ -92,14 +92,13 @@ class Epochs:
         """Rule 10: before the daemon ends its commands because it is told to stop; an exit after this mark is lost."""
         with self._lock, self._gate.raising(), claims.exclusive(self._data):
             open_now = self._commands.open()
-            self._ledger.decide(
+            self._decide(
                 Verdict(
                     self._ledger.floor,
                     bar=True,
                     never_started=frozenset(seen.row.seq for seen in open_now if seen.state is State.RESERVED),
                 )
             )
-            claims.write_rule(self._data, self._ledger.rule)
             self._ledger.mark((seen.row.seq for seen in open_now if seen.state is State.RUNNING), stopping=True)
 
     def end_open(self) -> None:
@@ -112,10 +111,8 @@ class Epochs:
             with self._gate.raising(), claims.exclusive(self._data):
                 verdict = decide(self._commands.open(), floor, adopt, bar=bar, everything=everything)
                 if bar or verdict.changes_rows:
-                    self._ledger.decide(verdict)
-                    crash_point("epoch.ledger_synced")
+                    self._decide(verdict)
                     self._gate.floor = floor
-                    claims.write_rule(self._data, self._ledger.rule)
                     crash_point("epoch.floor_synced")
         except TimeoutError as error:
             raise Refused(
@@ -132,6 +129,20 @@ class Epochs:
         self._ledger.mark(ended.audited, proven=True)
         self._wake()
         return len(ended.killed)
+
+    def _decide(self, verdict: Verdict) -> None:
+        """Under the claim lock. The shims' rule first: if the ledger came first and the daemon died in between, a shim could
+        claim a row that the ledger calls never started. The other way round only bars for a while what may start: the next
+        daemon writes the rule anew from the ledger."""
+        before = self._ledger.rule
+        claims.write_rule(self._data, self._ledger.rule_after(verdict))
+        crash_point("epoch.rule_written")
+        try:
+            self._ledger.decide(verdict)
+        except BaseException:
+            claims.write_rule(self._data, before)
+            raise
+        crash_point("epoch.ledger_synced")
 
     def _must_end(self, seen: Observed, floor: Floor, everything: bool) -> bool:
         if not self._ender.needs_proof(seen):

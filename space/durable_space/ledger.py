@@ -142,7 +142,7 @@ class Ledger:
     def decide(self, verdict: Verdict) -> None:
         """Floor, `killed_by`, adoption and bar in one synced step (rules 4, 9, 10, 21)."""
         with self._lock:
-            rule = self._rule_after(verdict)
+            rule = self.rule_after(verdict)
             changed = [self._judged(self.rows[seq], verdict) for seq in _touched(verdict)]
 
         def write(db: sqlite3.Connection) -> None:
@@ -190,7 +190,8 @@ class Ledger:
             for row in gone:
                 self._drop(row)
 
-    def _rule_after(self, verdict: Verdict) -> ClaimRule:
+    def rule_after(self, verdict: Verdict) -> ClaimRule:
+        """What `decide` will make of the rule, if no row is reserved meanwhile."""
         if verdict.bar:
             return ClaimRule(verdict.floor.epoch, self._next, verdict.adopted)
         admitted = (self.rule.admitted | verdict.adopted) - verdict.killed - verdict.never_started

@@ -232,7 +232,8 @@ def test_adopted_command_is_killed_by_the_next_advance_without_it(space: Client)
 
 
 @pytest.mark.parametrize(
-    "point", ["epoch.ledger_synced", "epoch.floor_synced", "epoch.killed_some", "epoch.group_frozen"]
+    "point",
+    ["epoch.ledger_synced", "epoch.floor_synced", "epoch.killed_some", "epoch.group_frozen"],
 )
 def test_daemon_killed_inside_an_advance_finishes_it_before_it_listens(each_mechanism: LocalDaemon, point: str) -> None:
     """Rules 4 and 21: the writer of e1 is dead when the next daemon answers; what was adopted lives; the same call again
@@ -297,6 +298,34 @@ def test_request_in_the_queue_of_a_stopped_zygote_runs_once(daemon: LocalDaemon)
     finally:
         procfs.send_signal(zygote, start, signal.SIGCONT)
     assert (daemon.workspace / "ran.txt").read_text() == "ran\n" * 3
+
+
+@pytest.mark.parametrize("point", ["epoch.rule_written", "epoch.ledger_synced", "epoch.floor_synced"])
+def test_shim_that_waits_for_an_advance_that_dies_obeys_the_ledger(daemon: LocalDaemon, point: str) -> None:
+    """Rule 9. (1) A shim has the request and stops. (2) The daemon dies inside an advance. (3) The shim goes on, before the
+    next daemon starts. (4) If the ledger says that it never started, it did not."""
+    client = daemon.start(crash=f"shim.requested=stop,{point}")
+    request = cua.StartProcessRequest(
+        config=cua.ProcessConfig(command="touch", args=["ran"]), request_id="log/1:1:0@0", tag="t"
+    )
+    stream = client.processes.StartProcess(request, metadata=client.metadata, timeout=30)
+    zygote = daemon.zygote
+
+    def stopped() -> list[procfs.Process]:
+        processes = procfs.table()
+        return [processes[pid] for pid in procfs.descendants(processes, [zygote]) if processes[pid].stopped]
+
+    (shim,) = until(stopped)  # 1
+    with pytest.raises(grpc.RpcError):
+        client.advance(1, E1)
+    assert daemon.wait_dead() == -signal.SIGKILL  # 2
+    stream.cancel()
+    procfs.send_signal(shim.pid, shim.start, signal.SIGCONT)  # 3
+    until(lambda: not procfs.is_alive(shim.pid, shim.start) or daemon.record(1).done is not None)
+    client = daemon.start()
+    client.advance(1, E1)
+    assert client.state("log/1:1:0") == "never_started"  # 4
+    assert not (daemon.workspace / "ran").exists()
 
 
 def test_reserved_command_is_adopted_and_runs_once(daemon: LocalDaemon) -> None:
