@@ -18,7 +18,7 @@ from durable_spaces.client import FencedSpace
 from durable_spaces.document import Decision, SpaceFacts
 from durable_spaces.events import OnEvent, RecoveryEvent
 from durable_spaces.image import Image, ImageDelta, Table
-from durable_spaces.limits import Limits, mode_unsupported
+from durable_spaces.limits import KEEPS_CHANGING, Limits, mode_unsupported, not_recordable, too_large
 from durable_spaces.recovery import Kind, Place, Recovery, Then, Workspace, decide_between_calls, judge_place
 from durable_spaces.turnstile import Turnstile
 
@@ -88,17 +88,12 @@ class Drive:
         if facts.mode != "transactional":
             raise mode_unsupported(f"the session's log is in mode {facts.mode}")
         if facts.stale is not None:
-            raise self.outgrown(facts.stale)
+            # Also where it has been put right since: the image missed what was done meanwhile, and undoing would be wrong.
+            raise self.outgrown(f"an earlier call was the last one that the log could follow: {facts.stale}")
 
     def outgrown(self, why: str) -> HaltError:
-        if self.settings.mode == "auto":
-            return mode_unsupported(why)
-        return HaltError(
-            "ImageOutgrown",
-            f"the workspace can't be kept in the log any more ({why}); raise `transactional.maxFiles` or"
-            " `transactional.maxBytes`, or leave folders out by `transactional.exclude`, and start the session anew",
-            permanent=True,
-        )
+        """`why` holds the remedy: it differs by what stands in the way, in every mode alike."""
+        return HaltError("ImageOutgrown", why, permanent=True)
 
     async def make_right(self, commit: Commit, facts: SpaceFacts, call: int | None) -> None:
         """Between calls: if this is not the Space of the log, or a restore was cut off, make it equal to the image."""
@@ -163,14 +158,14 @@ class Drive:
             try:
                 found = await self.space.workspace.scan(self.settings.limits)
                 blobs = await self.space.workspace.read_blobs(image.missing_blobs(known, found))
-            except (WorkspaceTooLarge, UntrackedNames) as error:
-                raise Uncapturable(str(error)) from error
+            except WorkspaceTooLarge as error:
+                raise Uncapturable(too_large(error.files, error.bytes, self.settings.limits)) from error
+            except UntrackedNames as error:
+                raise Uncapturable(not_recordable(str(error))) from error
             except BlobsChanged:
                 continue
             return image.plan_delta(known, found, blobs)
-        raise Uncapturable(
-            "files keep changing while they are read: a process of an earlier command still writes there"
-        )
+        raise Uncapturable(KEEPS_CHANGING)
 
     async def restore(self, commit: Commit, facts: SpaceFacts, reason: str, decision: Decision | None) -> None:
         """Make the workspace equal to the image, by hash, and let the log say so. Nothing is done where it is equal already.

@@ -18,7 +18,12 @@ _PIECE_BYTES = 256 * 1024
 
 
 class WorkspaceTooLarge(Exception):
-    """More files or bytes than the limits allow. Nothing was read."""
+    """More files or bytes than the limits allow; `files` and `bytes` as counted when the scan stopped. Nothing was read."""
+
+    def __init__(self, message: str, files: str = "", bytes: str = "") -> None:
+        super().__init__(message)
+        self.files = files
+        self.bytes = bytes
 
 
 class UntrackedNames(Exception):
@@ -106,13 +111,20 @@ class Workspace:
 def _scan_refused(refused: SpaceRefused) -> Exception:
     match refused.refusal.condition:
         case "WorkspaceTooLarge":
-            return WorkspaceTooLarge(refused.refusal.message)
+            counted = refused.refusal.metadata
+            return WorkspaceTooLarge(refused.refusal.message, counted.get("files", ""), counted.get("bytes", ""))
         case "UntrackedNames":
             listed = refused.refusal.metadata.get("paths", "").split("; ")
             names = tuple(name.encode("utf-8") for name in listed if name and "\\" not in name)
-            return UntrackedNames(refused.refusal.message, names)
+            return UntrackedNames(_shown(refused, listed), names)
         case _:
             return refused
+
+
+def _shown(refused: SpaceRefused, listed: Sequence[str]) -> str:
+    """How many, and the first of them by name."""
+    count = refused.refusal.metadata.get("count", "some")
+    return f"{count} special files, or names with a backslash or a line break: {', '.join(filter(None, listed))}"
 
 
 def _node(entry: workspace.PathEntry) -> Node:

@@ -38,6 +38,30 @@ def mode_unsupported(why: str) -> HaltError:
     )
 
 
+def too_large(files: str, size: str, limits: Limits) -> str:
+    """`files` and `size` (bytes): how far the scan had counted when it stopped, so that there may be more. Empty: unknown."""
+    found = f"{files} files and {size} bytes were counted when the scan stopped" if files and size else "it has more"
+    return (
+        f"the workspace is beyond the limits of {limits.max_files} files and {limits.max_bytes} bytes: {found}; make it smaller,"
+        " or start a new session with a higher `transactional.maxFiles` or `transactional.maxBytes`, or with the folders that"
+        " need no undoing under `transactional.exclude`"
+    )
+
+
+def not_recordable(found: str) -> str:
+    """`found` names them."""
+    return (
+        f"the workspace holds what the log can't hold ({found}); remove or rename it, or start a new session with its folder"
+        " under `transactional.exclude`"
+    )
+
+
+KEEPS_CHANGING = (
+    "files of the workspace keep changing while they are read: a process of an earlier command still writes there; end it, or"
+    " start a new session with the folder that it writes to under `transactional.exclude`"
+)
+
+
 def parse_limits(value: Mapping[str, Any] | None) -> Limits:
     """`{maxFiles, maxBytes, exclude}`, each optional. Raise UsageError naming the key."""
     value = value or {}

@@ -339,9 +339,24 @@ def test_a_workspace_beyond_the_limits_is_refused_before_the_call_and_names_the_
     stage = make_stage(script, many, "--transactional", '{"maxFiles": 5}')
     (drive,) = stage.to_the_end()
     assert drive.code == 78, drive
-    assert drive.events[-1]["reason"] == "ModeUnsupported"
-    assert "transactional.maxFiles" in drive.events[-1]["message"]
+    assert drive.events[-1]["reason"] == "ImageOutgrown"
+    said = drive.events[-1]["message"]
+    assert "limits of 5 files and 16777216 bytes: 6 files and 0 bytes were counted" in said
+    assert "start a new session with a higher `transactional.maxFiles`" in said
+    assert "mode" not in said, "no other mode would take it"
     assert sorted(read_tree(stage.workspace)) == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_a_special_file_is_named_with_what_to_do_about_it_and_nothing_is_said_of_limits(make_stage: MakeStage) -> None:
+    script = "steps:\n  - calls: [{write: {path: a, content: b}}]\n  - answer: Never.\n"
+    stage = make_stage(script, lambda folder: os.mkfifo(folder / "pipe"))
+    (drive,) = stage.to_the_end()
+    assert (drive.code, drive.events[-1]["reason"]) == (78, "ImageOutgrown"), drive
+    said = drive.events[-1]["message"]
+    assert "1 special files, or names with a backslash or a line break: pipe)" in said
+    assert "remove or rename it" in said
+    assert "transactional.exclude" in said
+    assert "maxFiles" not in said
 
 
 def test_a_call_that_outgrows_the_image_has_its_result_and_is_the_last_one(make_stage: MakeStage) -> None:
