@@ -12,10 +12,10 @@ import json
 import sys
 import time
 from collections import Counter
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 
-from campaign.space.batches import crash_batch, epoch_batch
+from campaign.space.batches import Result, crash_batch, epoch_batch
 
 from durable_space.ending.cgroup import find_root
 
@@ -40,7 +40,7 @@ def main() -> None:
     faults: Counter[str] = Counter()
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
         left = options.runs
-        jobs = []
+        jobs: list[Future[Result]] = []
         while left > 0:
             number = len(jobs)
             rounds = min(BATCH, left)
@@ -48,11 +48,11 @@ def main() -> None:
             left -= rounds
         for job in as_completed(jobs):
             result = job.result()
-            total.update({key: result[key] for key in ("rounds", "commands", "lost")})  # type: ignore[misc]
-            faults.update(result["faults"])  # type: ignore[arg-type]
-            if result["failure"]:
+            total.update(rounds=result.rounds, commands=result.commands, lost=result.lost)
+            faults.update(result.faults)
+            if result.failure:
                 total["failed"] += 1
-                print(f"seed {result['seed']}, after {result['rounds']} rounds: {result['failure']}", flush=True)
+                print(f"seed {result.seed}, after {result.rounds} rounds: {result.failure}", flush=True)
             print(f"{total['rounds']}/{options.runs} rounds, {total['failed']} failed", file=sys.stderr, flush=True)
     summary = {"mode": options.mode, "mechanisms": mechanisms, "seed": options.seed, **total, "failed": total["failed"],
                "seconds": round(time.monotonic() - begin), "faults": dict(sorted(faults.items()))}  # fmt: skip

@@ -6,13 +6,24 @@ import shutil
 import tempfile
 import traceback
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
 
 from campaign.space.crashes import Report, Rounds
 from campaign.space.epochs import EpochRounds
 
 
-def crash_batch(mechanism: str, seed: int, rounds: int) -> dict[str, object]:
+@dataclass(frozen=True)
+class Result:
+    seed: int
+    rounds: int
+    commands: int
+    lost: int  # commands whose shim was killed
+    faults: Counter[str]  # or kinds of trees
+    failure: str  # empty: every promise held
+
+
+def crash_batch(mechanism: str, seed: int, rounds: int) -> Result:
     report = Report()
     folder = Path(tempfile.mkdtemp(prefix="campaign-"))
     batch = Rounds(folder, mechanism, seed)
@@ -24,11 +35,10 @@ def crash_batch(mechanism: str, seed: int, rounds: int) -> dict[str, object]:
         batch.daemon.stop()
     else:
         shutil.rmtree(folder)
-    return {"seed": seed, "rounds": report.rounds, "commands": report.commands, "lost": report.lost,
-            "faults": report.faults, "failure": failure}  # fmt: skip
+    return Result(seed, report.rounds, report.commands, report.lost, report.faults, failure)
 
 
-def epoch_batch(mechanism: str, seed: int, rounds: int) -> dict[str, object]:
+def epoch_batch(mechanism: str, seed: int, rounds: int) -> Result:
     seen: Counter[str] = Counter()
     folder = Path(tempfile.mkdtemp(prefix="campaign-"))
     batch = EpochRounds(folder, mechanism, seed)
@@ -40,14 +50,7 @@ def epoch_batch(mechanism: str, seed: int, rounds: int) -> dict[str, object]:
         batch.daemon.stop()
     else:
         shutil.rmtree(folder)
-    return {
-        "seed": seed,
-        "rounds": rounds,
-        "commands": sum(seen.values()),
-        "lost": 0,
-        "faults": seen,
-        "failure": failure,
-    }
+    return Result(seed, rounds, sum(seen.values()), 0, seen, failure)
 
 
 def _describe(error: Exception, folder: Path) -> str:

@@ -162,7 +162,7 @@ class Shim:
     def _pump(self) -> None:
         """Until nothing of the command is left: record output, reap, keep the deadline, write the exit record."""
         poll = select.poll()
-        open_pipes = {self._out: STDOUT, self._err: STDERR}
+        open_pipes = self._open_pipes = {self._out: STDOUT, self._err: STDERR}
         for fd in (*open_pipes, self._wake, self._control):
             if fd >= 0:
                 poll.register(fd, select.POLLIN)
@@ -268,6 +268,9 @@ class Shim:
             self._notify()  # otherwise `done` follows at once, and says both
 
     def _finish(self) -> None:
+        for fd in (*self._open_pipes, self._control, self._stdin_holder):
+            if fd >= 0:
+                os.close(fd)
         self._record.append("done", {})
         self._record.close()
         self._notify()

@@ -2,8 +2,8 @@
 
 Order of an advance: (1) the bar for unclaimed rows as shims see it, so that older ones don't start; (2) floor, `killed_by`,
 adoptions and the same bar in one synced step of the ledger, both under the claim lock, while no change of a file is under
-way; from here older requests are refused; (3) stop and kill; (4) proof; (5) answer. Killed at any of these, the daemon's next start repeats
-3 and 4 before it listens, and so does the same call again.
+way; from here older requests are refused; (3) stop and kill; (4) proof; (5) answer. Killed at any of these, the daemon's
+next start repeats 3 and 4 before it listens, and so does the same call again.
 """
 
 from __future__ import annotations

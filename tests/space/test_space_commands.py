@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import signal
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -15,6 +17,7 @@ from durable_base.command import command_hash
 from durable_protocol.cua.env.v1 import process_pb2 as cua
 from durable_protocol.durable.space.v1 import space_pb2 as durable
 from durable_protocol.durable.space.v1 import workspace_pb2 as workspace
+from durable_space import procfs
 from durable_space.testing import Client, LocalDaemon, collect, refusal, until
 
 
@@ -315,3 +318,28 @@ def test_forget_drops_a_conversation_and_refuses_what_runs(space: Client, daemon
     before = space.call(space.space.GetInfo, durable.GetInfoRequest()).ledger_seq
     space = daemon.restart()
     assert space.call(space.space.GetInfo, durable.GetInfoRequest()).ledger_seq == before == 3
+
+
+def test_shim_that_is_used_again_keeps_nothing_of_the_command_before(space: Client, daemon: LocalDaemon) -> None:
+    """Open stdin, a child that holds the pipes beyond the exit, a program that does not exist: no descriptor stays."""
+
+    def descriptors() -> dict[int, int]:
+        processes = procfs.table()
+        shims = procfs.descendants(processes, [daemon.zygote])
+        return {pid: len(os.listdir(f"/proc/{pid}/fd")) for pid in shims if processes[pid].parent == daemon.zygote}
+
+    def run_all(round_number: int) -> None:
+        space.run(f"stdin {round_number}", "true", stdin=True)
+        space.run(f"child {round_number}", "sleep 0.3 & echo x")
+        space.run(f"missing {round_number}", ["no-such-program"])
+        rows = range(3 * round_number + 1, 3 * round_number + 4)
+        until(lambda: all(daemon.record(seq).done is not None for seq in rows))
+
+    run_all(0)
+    fresh = min(descriptors().values())
+    for round_number in range(1, 9):
+        run_all(round_number)
+    time.sleep(0.05)
+    assert max(descriptors().values()) <= fresh, "a shim has more open than one that was just made"
+    claims = [cast(dict[str, int], daemon.record(seq).claim)["shim"] for seq in range(1, 28)]
+    assert len(set(claims)) < len(claims), "none was used again, so nothing was tested"

@@ -194,6 +194,38 @@ def test_cgroup_file_protocol(tmp_path: Path) -> None:
     groups.kill_but("b", 1)
 
 
+def test_groups_in_which_nothing_lives_are_removed_whosever_they_were(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a daemon whose data is gone: its folder has no process. Of another that runs: has one. Just made: perhaps soon."""
+    own = cgroup.CgroupTree(tmp_path, "i" * 32)
+    dead, live, alien = (tmp_path / name for name in (f"{cgroup.PREFIX}dead", f"{cgroup.PREFIX}live", "system.slice"))
+    for folder in (own.folder, dead, live, alien):
+        (folder / "a" / "made by a command").mkdir(parents=True)
+    (live / "cgroup.events").write_text("populated 1\nfrozen 0\n")
+    own.sweep_strangers()
+    assert dead.exists()
+    monkeypatch.setattr(cgroup, "DEAD_SECONDS", -1.0)
+    own.sweep_strangers()
+    assert (dead.exists(), live.exists(), alien.exists(), own.folder.exists()) == (False, True, True, True)
+    own.close()
+    assert not own.folder.exists()
+
+
+@pytest.mark.skipif(cgroup.find_root() is None, reason="no cgroup v2 tree is writable here")
+def test_killed_daemon_leaves_groups_that_its_successor_removes(tmp_path: Path) -> None:
+    daemon = LocalDaemon(tmp_path, "--kill-mechanism", "cgroup2")
+    daemon.start().start("held", "sleep 60")
+    root = cast(Path, cgroup.find_root())
+    folder = root / f"{cgroup.PREFIX}{daemon.announced['instance'][:16]}"
+    os.kill(daemon.zygote, signal.SIGKILL)
+    daemon.kill()
+    assert folder.exists()
+    daemon.start()
+    daemon.stop()
+    assert not folder.exists()
+
+
 def test_stat_line_with_a_hostile_name() -> None:
     fields = "7 (a) R 1 (b) S 3 4 5 0 -1 0 0 0 0 0 0 0 0 0 20 0 1 0 4242 0"
     process = procfs.parse_stat(fields)
