@@ -1,6 +1,6 @@
 """Follow one command: its start, its output from any kept offset, its end.
 
-Frames: 16 to 64 KiB, or what there is after 20 ms. One frame is in memory per follower: whoever does not read, waits.
+Frames: 16 to 64 KiB, or what there is after 20 ms. A few frames are in memory per follower: whoever does not read, waits.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from durable_space.states import State
 FRAME_BYTES_MAX = 64 << 10
 FRAME_BYTES_MIN = 16 << 10
 FRAME_SECONDS = 0.02
+LOOK_BYTES = 256 << 10  # read at one look; so much is in memory for a follower that does not read
 LOOK_SECONDS = 0.25  # between looks without a notice: a shim that was killed sends none
 ASK_SECONDS = 1.0  # until a shim is asked for again (then twice as long): who took the request may have been killed
 
@@ -121,7 +122,7 @@ async def _output_and_end(
         observed = observe(runtime, seq)
         if observed.end is not None and observed.end.output_bytes == reader.offset:
             return observed, []
-        return observed, reader.read(FRAME_BYTES_MAX)
+        return observed, read_frames(reader)
 
     while True:
         notice.clear()
@@ -144,6 +145,24 @@ async def _output_and_end(
                 heard_at = now
             await _wait(notice, min(LOOK_SECONDS, idle_seconds or LOOK_SECONDS))
             await _gather(runtime, seq, reader.offset, notice, sent_at + FRAME_SECONDS)
+
+
+def read_frames(reader: OutputReader) -> list[Piece]:
+    """What there is, in frames, at most `LOOK_BYTES`. Raise Refused (OutputGone), but not before what can be read is given."""
+    pieces: list[Piece] = []
+    size = 0
+    while size < LOOK_BYTES:
+        try:
+            found = reader.read(FRAME_BYTES_MAX)
+        except Refused:
+            if pieces:
+                break
+            raise
+        if not found:
+            break
+        pieces += found
+        size += sum(len(piece.data) for piece in found)
+    return pieces
 
 
 async def _gather(runtime: Runtime, seq: int, offset: int, notice: asyncio.Event, until: float) -> None:
