@@ -116,7 +116,7 @@ class Story:
             case "driver.gone":
                 session.running = ""
                 yield line("", self._gone(event), "quiet" if fields["reason"] in _NO_CRASH else "bad")
-            case "space.gone" if fields.get("listened", True) and fields.get("code") == 0:
+            case "space.gone" if fields.get("listened", True) and not (fields.get("code") or fields.get("signal")):
                 yield line("", "Space stopped", "quiet")  # asked to: it has ended its commands
             case "space.gone" if fields.get("listened", True):
                 yield line("", f"Space gone ({_ended(event)}); its commands run on", "bad")

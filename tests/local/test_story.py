@@ -66,7 +66,7 @@ def test_what_was_stopped_on_purpose_is_no_crash() -> None:
     for reason in ("Stopped", "Deleted"):
         assert told(event("driver.gone", reason=reason, code=143, signal=0)) == [("", "driver stopped")]
     assert told(event("space.gone", listened=True, code=0, signal=0)) == [("", "Space stopped")]
-    (killed,) = told(event("space.gone", listened=True, code=None, signal=9))
+    (killed,) = told(event("space.gone", listened=True, code=0, signal=9))
     assert killed == ("", "Space gone (killed by signal 9); its commands run on")
 
 
