@@ -39,6 +39,7 @@ from durable_space._spawn import Launch, SpawnError, spawn
 PIECE_BYTES = 256 << 10  # per read, and the size that is asked for a pipe
 PACKET_BYTES_MAX = 64 << 10
 NOTICE_SECONDS = 0.005  # between two notices about output
+LAST_NOTICES_MAX, LAST_NOTICE_SECONDS = 25, 0.002  # of the end, to a daemon that is busy
 QUIET_SECONDS = 0.1  # after the exit: descendants that hold the pipes and are silent for this long are not waited for
 DRAIN_SECONDS_MAX = 1.0  # nor those that never fall silent
 WAIT_MS_MAX = 3_600_000  # per wait: the kernel's counter ends after 24 days
@@ -273,14 +274,25 @@ class Shim:
                 os.close(fd)
         self._record.append("done", {})
         self._record.close()
-        self._notify()
+        self._notify_last()
 
     def _notify(self) -> None:
-        """Wake a daemon that waits; without one, or with a full queue, it looks by itself. `seq end`, and ` .` at the end."""
+        """Wake a daemon that waits; without one nothing happens, it will look by itself. `seq end`, and ` .` at the end."""
         self._noticed_at, self._unnoticed = time.monotonic(), False
         packet = b"%d %d%s" % (self._seq, self._sink.end, b"" if self._recording else b" .")
-        with suppress(OSError):
+        try:
             self._notices.sendto(packet, socket.MSG_DONTWAIT, layout.notice_address(self._spec["instance"]))
+        except BlockingIOError:
+            self._unnoticed = True  # its queue is full (the kernel lets ten wait): again a little later
+        except OSError:
+            pass
+
+    def _notify_last(self) -> None:
+        for _ in range(LAST_NOTICES_MAX):
+            self._notify()
+            if not self._unnoticed:
+                return
+            time.sleep(LAST_NOTICE_SECONDS)
 
 
 def _pipe() -> tuple[int, int]:

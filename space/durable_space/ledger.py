@@ -10,6 +10,7 @@ all are in memory too; the file is read once, at start.
 from __future__ import annotations
 
 import json
+import logging
 import queue
 import secrets
 import sqlite3
@@ -40,6 +41,9 @@ create table if not exists command (
 );
 """
 SCHEMA_VERSION = 2
+LOG_PAGES = 256  # of 4 KiB: how long SQLite's log gets before it is carried over into the file
+
+log = logging.getLogger("durable.space")
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +264,7 @@ class _Writer:
         )  # the folder is one daemon's anyway; it saves each commit ten calls
         db.execute("pragma journal_mode = wal")
         db.execute("pragma synchronous = full")
+        _lay_out_log(db)
         while (first := self._jobs.get()) is not None:
             batch = [first]
             while len(batch) < 64 and not self._jobs.empty():
@@ -270,6 +275,19 @@ class _Writer:
                 batch.append(job)
             _commit(db, batch)
         db.close()
+
+
+def _lay_out_log(db: sqlite3.Connection) -> None:
+    """Give SQLite's log its full length once, so that commits overwrite it: a sync of a file that grows waits for the file
+    system's journal, and with it for everybody else's syncs. A full disk costs the speed, nothing else."""
+    try:
+        db.execute(f"pragma wal_autocheckpoint = {LOG_PAGES}")
+        db.execute("create table if not exists filler (bytes blob)")
+        db.execute(f"insert into filler values (zeroblob({(LOG_PAGES + LOG_PAGES // 8) * 4096}))")
+        db.execute("delete from filler")
+        db.execute("pragma wal_checkpoint(restart)").fetchall()
+    except sqlite3.OperationalError as error:
+        log.warning("ledger.log_short", extra={"fields": {"error": type(error).__name__}})
 
 
 def _commit(db: sqlite3.Connection, batch: list[_Job]) -> None:
