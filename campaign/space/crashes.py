@@ -6,7 +6,6 @@ is what the command wrote into a file of its own. A command may be lost only whe
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import threading
@@ -169,8 +168,8 @@ class Rounds:
         process = self.daemon.process
         assert process is not None
         if "zygote" in plan.kill:
-            with suppress(ProcessLookupError, OSError, ValueError):
-                os.kill(self.daemon.zygote, signal.SIGKILL)
+            zygote, start = (self.daemon.data / "zygote").read_text().split()
+            procfs.send_signal(int(zygote), int(start), signal.SIGKILL)
         if "shim" in plan.kill:
             shims = self._running_shims()
             for pid, start in shims[: self._chance.randint(1, 3)]:

@@ -183,7 +183,7 @@ def test_cgroup_file_protocol(tmp_path: Path) -> None:
     groups.kill("a")
     assert (folder / "cgroup.kill").read_text() == "1"
     child = subprocess.Popen(["sleep", "60"])
-    (folder / "cgroup.procs").write_text(f"{os.getpid()}\n{child.pid}\n")
+    (folder / "cgroup.procs").write_text(f"0\n{os.getpid()}\n{child.pid}\n")
     groups.kill_but("a", os.getpid())
     assert child.wait() == -signal.SIGKILL
     assert (folder / "cgroup.freeze").read_text() == "0"

@@ -45,10 +45,11 @@ class CgroupTree:
                 while "frozen 1" not in (group / "cgroup.events").read_text() and time.monotonic() < deadline:
                     time.sleep(0.0005)
                 crash_point("epoch.group_frozen")
-                for word in (group / "cgroup.procs").read_text().split():
-                    if int(word) != shim:
+                for pid in map(int, (group / "cgroup.procs").read_text().split()):
+                    # 0 stands for one that is just ending, or of another PID namespace; as an address it is ourselves.
+                    if pid not in (0, shim):
                         with suppress(ProcessLookupError):
-                            os.kill(int(word), signal.SIGKILL)
+                            os.kill(pid, signal.SIGKILL)
             finally:
                 (group / "cgroup.freeze").write_text("0")
         except FileNotFoundError:

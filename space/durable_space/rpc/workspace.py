@@ -13,11 +13,11 @@ from durable_space.rpc.guard import Context
 from durable_space.runtime import Runtime
 from durable_space.workspace.apply import Plan
 from durable_space.workspace.entries import Entry, Kind
+from durable_space.workspace.scan import Table
 from durable_space.workspace.workspace import Spool, SpooledBlob
 
 TABLE_BYTES_MAX = 256 << 10
 ENTRY_BYTES = 64  # of an entry beside its path and target, about
-_KINDS = {kind: durable.PathKind.ValueType(kind.value) for kind in Kind}
 
 
 class WorkspaceService(WorkspaceServiceServicer):
@@ -27,15 +27,20 @@ class WorkspaceService(WorkspaceServiceServicer):
     async def Scan(self, request: durable.ScanRequest, context: Context) -> AsyncIterator[durable.ScanResponse]:
         caller = read_caller(text_metadata(context.invocation_metadata()))
         self._runtime.gate.check_reading(caller)
-        table = await self._runtime.run_long(
-            self._runtime.workspace.scan,
-            caller,
-            tuple(request.exclude),
-            use_cache=not request.no_cache,
-            files_max=request.max_files,
-            bytes_max=request.max_bytes,
-        )
-        place = 0
+
+        def scan() -> tuple[Table, durable.ScanResponse, int]:
+            table = self._runtime.workspace.scan(
+                caller,
+                tuple(request.exclude),
+                use_cache=not request.no_cache,
+                files_max=request.max_files,
+                bytes_max=request.max_bytes,
+            )
+            return table, *table_message(table.entries, 0)
+
+        table, message, place = await self._runtime.run_long(scan)
+        if table.entries:
+            yield message
         while place < len(table.entries):
             message, place = await self._runtime.run_long(table_message, table.entries, place)
             yield message
@@ -127,15 +132,14 @@ def table_message(entries: Sequence[Entry], place: int) -> tuple[durable.ScanRes
     size = 0
     while place < len(entries) and size < TABLE_BYTES_MAX:
         entry = entries[place]
-        add(
-            path=entry.path,
-            kind=_KINDS[entry.kind],
-            mode=entry.mode,
-            mtime_ns=entry.mtime_ns,
-            size=entry.size,
-            sha256=entry.sha256,
-            target=entry.target,
-        )
+        if entry.kind is Kind.FILE:
+            add(
+                path=entry.path, kind=durable.PATH_KIND_FILE, mode=entry.mode, mtime_ns=entry.mtime_ns, size=entry.size,
+                sha256=entry.sha256,
+            )  # fmt: skip
+        else:
+            kind = durable.PathKind.ValueType(entry.kind.value)
+            add(path=entry.path, kind=kind, mode=entry.mode, mtime_ns=entry.mtime_ns, target=entry.target)
         size += len(entry.path) + len(entry.target) + ENTRY_BYTES
         place += 1
     return message, place

@@ -17,7 +17,7 @@ import os
 import struct
 import threading
 import zlib
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Set
 from pathlib import Path
 
 from durable_base.files import write_atomic
@@ -63,9 +63,9 @@ class HashCache:
             with self._lock:
                 self._known[entry.path] = self._unsaved[entry.path] = (stamp, entry)
 
-    def keep_only(self, paths: Collection[bytes]) -> None:
+    def keep_only(self, paths: Set[bytes]) -> None:
         with self._lock:
-            for gone in self._known.keys() - set(paths):
+            for gone in self._known.keys() - paths:
                 del self._known[gone]
                 self._unsaved.pop(gone, None)
 

@@ -9,6 +9,7 @@ Not chosen: several threads; hashing is bound by one core here, and the walk by 
 from __future__ import annotations
 
 import hashlib
+import operator
 import os
 import stat
 import time
@@ -21,6 +22,7 @@ from durable_space.workspace.hashes import HashCache, stamp_of
 
 READ_BYTES = 1 << 20
 HASH_ATTEMPTS = 3  # for a file that changes while it is hashed
+_PATH = operator.attrgetter("path")
 NAMES_MAX = 100  # listed in a refusal
 
 
@@ -53,8 +55,8 @@ class Scanner:
         if walk.untracked:
             raise untracked(walk.untracked)
         if not exclude:
-            self._cache.keep_only({entry.path for entry in walk.found})
-        walk.found.sort(key=lambda entry: entry.path)
+            self._cache.keep_only({entry.path for entry in walk.found if entry.kind is Kind.FILE})
+        walk.found.sort(key=_PATH)
         return Table(tuple(walk.found), walk.files, walk.bytes)
 
 
@@ -65,6 +67,7 @@ class _Walk:
     ) -> None:  # fmt: skip
         self._root, self._cache, self._temporary, self._exclude = root, cache, temporary, exclude
         self._use_cache, self._files_max, self._bytes_max, self._go_on = use_cache, files_max, bytes_max, go_on
+        self._limited = bool(files_max or bytes_max)
         self.found: list[Entry] = []
         self.untracked: list[bytes] = []
         self.files = self.bytes = 0
@@ -95,17 +98,20 @@ class _Walk:
             return
         try:
             status = found.stat(follow_symlinks=False)
-            mode = status.st_mode
+            kind = stat.S_IFMT(status.st_mode)
             if b"\\" in name or b"\n" in name:
                 self.untracked.append(path)
-            elif stat.S_ISREG(mode):
-                self._count(status.st_size)
+            elif kind == stat.S_IFREG:
+                self.files += 1
+                self.bytes += status.st_size
+                if self._limited:
+                    self._check_limits()
                 known = self._cache.get(path, stamp_of(status)) if self._use_cache else None
                 self.found.append(known or self._hashed(fd, name, path))
-            elif stat.S_ISDIR(mode):
-                self.found.append(Entry(path, Kind.DIRECTORY, stat.S_IMODE(mode), status.st_mtime_ns))
+            elif kind == stat.S_IFDIR:
+                self.found.append(Entry(path, Kind.DIRECTORY, stat.S_IMODE(status.st_mode), status.st_mtime_ns))
                 todo.append(path)
-            elif stat.S_ISLNK(mode):
+            elif kind == stat.S_IFLNK:
                 target = os.readlink(name, dir_fd=fd)
                 self.found.append(Entry(path, Kind.SYMLINK, 0, status.st_mtime_ns, target=target))
             else:
@@ -113,9 +119,7 @@ class _Walk:
         except FileNotFoundError:
             return
 
-    def _count(self, size: int) -> None:
-        self.files += 1
-        self.bytes += size
+    def _check_limits(self) -> None:
         if (self._files_max and self.files > self._files_max) or (self._bytes_max and self.bytes > self._bytes_max):
             raise Refused(
                 Code.RESOURCE_EXHAUSTED,

@@ -69,7 +69,8 @@ class Workspace:
         self._gate = gate
         self._staging = staging
         self._cache = cache
-        self._paths: dict[bytes, list[bytes]] = {}  # sha256 -> paths, of the newest scan
+        self._newest: Table | None = None
+        self._paths: dict[bytes, list[bytes]] | None = None  # sha256 -> paths of the newest scan, once somebody asks
         self._turn = threading.Lock()
 
     def scan(
@@ -85,11 +86,7 @@ class Workspace:
                 bytes_max=bytes_max,
                 go_on=lambda: self._gate.check_reading(caller),
             )
-            paths: dict[bytes, list[bytes]] = {}
-            for entry in table.entries:
-                if entry.sha256:
-                    paths.setdefault(entry.sha256, []).append(entry.path)
-            self._paths = paths
+            self._newest, self._paths = table, None
             self._cache.save()
         self._gate.check_reading(caller)
         return table
@@ -97,7 +94,7 @@ class Workspace:
     def read_blob(self, sha256: bytes) -> Iterator[bytes]:
         """Pieces of at most 256 KiB, at least one. Raise Refused (BlobChanged): nothing has this hash any more; if that
         shows only at the end, after pieces were given, they are worth nothing."""
-        for path in self._paths.get(sha256, []):
+        for path in self._paths_of(sha256):
             try:
                 fd = self._open_file(path)
             except (OSError, Refused):
@@ -110,6 +107,17 @@ class Workspace:
             finally:
                 os.close(fd)
         raise changed(sha256)
+
+    def _paths_of(self, sha256: bytes) -> list[bytes]:
+        paths, newest = self._paths, self._newest
+        if paths is None:
+            paths = {}
+            for entry in newest.entries if newest else ():
+                if entry.sha256:
+                    paths.setdefault(entry.sha256, []).append(entry.path)
+            if newest is self._newest:
+                self._paths = paths
+        return paths.get(sha256, [])
 
     @contextmanager
     def spool(self) -> Iterator[Spool]:
@@ -128,7 +136,7 @@ class Workspace:
 
     def _gather(self, sha256: bytes, plan: Plan, spool: Spool) -> None:
         targets = [entry.path for entry in plan.put if entry.sha256 == sha256]
-        for path in [*self._paths.get(sha256, []), *targets]:
+        for path in [*self._paths_of(sha256), *targets]:
             try:
                 source = self._open_file(path)
             except (OSError, Refused):
@@ -144,7 +152,7 @@ class Workspace:
                 os.close(target)
             spool.blobs[sha256] = blob
             return
-        raise changed(sha256) if sha256 in self._paths else missing(sha256)
+        raise changed(sha256) if self._paths_of(sha256) else missing(sha256)
 
     def _open_file(self, path: bytes) -> int:
         parts = path.split(b"/")
