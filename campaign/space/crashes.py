@@ -168,8 +168,8 @@ class Rounds:
         process = self.daemon.process
         assert process is not None
         if "zygote" in plan.kill:
-            zygote, start = (self.daemon.data / "zygote").read_text().split()
-            procfs.send_signal(int(zygote), int(start), signal.SIGKILL)
+            zygote = [int(word) for word in (self.daemon.data / "zygote").read_text().split()]
+            procfs.send_signal(zygote[0], zygote[1], signal.SIGKILL)
         if "shim" in plan.kill:
             shims = self._running_shims()
             for pid, start in shims[: self._chance.randint(1, 3)]:

@@ -108,8 +108,8 @@ class RecordFile:
     """The writer's side. Closing it lets go of the lock."""
 
     def __init__(self, path: str) -> None:
-        """OSError (ENOENT): the command was forgotten; its folder is the daemon's to make."""
-        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        """OSError (ENOENT): the command was forgotten; folder and file are the daemon's to make."""
+        self.fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         self._end = 0
 
     def take(self) -> bool:

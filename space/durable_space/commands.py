@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -21,6 +22,7 @@ from durable_space.rows import CommandConfig, Row
 from durable_space.states import Facts, State, judge
 
 TAIL_BYTES = 64 << 10
+FOLDERS_AHEAD = 8
 PACKET_BYTES = 32 << 10  # of a request to a shim; longer commands go through a file
 
 
@@ -88,6 +90,8 @@ class Commands:
         self._free_bytes = free_bytes
         self._settled: dict[int, Observed] = {}  # what can't change any more, read once
         self._unsettled = set(ledger.rows)  # all others
+        self._made: set[int] = set()  # rows to come whose folders are there
+        self._folders = threading.Lock()  # none is made for a row that is being dropped
 
     def folder(self, seq: int) -> str:
         return layout.command_folder(str(self.data), seq)
@@ -192,14 +196,36 @@ class Commands:
         }
         packet = json.dumps({**head, **body}).encode()
         try:
-            with suppress(FileExistsError):
-                os.mkdir(self.folder(row.seq), 0o700)
+            self._ensure_folder(row)
             if len(packet) > PACKET_BYTES:
                 write_atomic(os.path.join(self.folder(row.seq), layout.SPEC), json.dumps(body).encode(), sync=False)
                 packet = json.dumps(head).encode()
         except OSError as error:
             raise disk_full(f"{self.data}: {error.strerror}: free some space") from None
         return packet
+
+    def make_ahead(self, seq: int) -> None:
+        """Folder and record of a row to come, so that nobody waits for the file system when it comes. Unused ones are swept
+        at the next start; a disk that is full is told when they are needed."""
+        with suppress(OSError):
+            self._make_folder(seq + FOLDERS_AHEAD)
+            self._made.add(seq + FOLDERS_AHEAD)
+
+    def _ensure_folder(self, row: Row) -> None:
+        """Not for a row that was forgotten meanwhile: a shim that has an old request in its hands must find nothing."""
+        with self._folders:
+            if row.seq not in self.ledger.rows:
+                raise forgotten()
+            if row.seq in self._made:
+                self._made.discard(row.seq)
+            else:
+                self._make_folder(row.seq)
+
+    def _make_folder(self, seq: int) -> None:
+        folder = self.folder(seq)
+        with suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+        os.close(os.open(os.path.join(folder, layout.RECORD), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
     def bar(self, row: Row) -> bool:
         """Make it certain that no shim claims it any more. False: one has."""
@@ -211,7 +237,8 @@ class Commands:
         for seq in seqs:
             self._settled.pop(seq, None)
             self._unsettled.discard(seq)
-            shutil.rmtree(self.folder(seq), ignore_errors=True)
+            with self._folders:
+                shutil.rmtree(self.folder(seq), ignore_errors=True)
 
     def sweep(self) -> None:
         """At start: remove the folders of rows that are not in the ledger."""
@@ -261,3 +288,7 @@ class Commands:
             )
         text = "never started" if state is State.NEVER_STARTED else "it may have run in part"
         return Ending(error=text, lost=True, at_ns=at_ns, output_bytes=put_out, output_sha256=digest)
+
+
+def forgotten() -> Refused:
+    return Refused(Code.NOT_FOUND, Reason.PROCESS_NOT_FOUND, "the command was forgotten")

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from durable_space import layout, output
-from durable_space.commands import Ending, Observed
+from durable_space.commands import Ending, Observed, forgotten
 from durable_space.output import OutputReader, Piece
 from durable_space.refusal import Code, Reason, Refused, limit
 from durable_space.rows import Row
@@ -182,7 +182,7 @@ def observe(runtime: Runtime, seq: int) -> Observed:
     """Raise Refused: forgotten meanwhile."""
     row = runtime.ledger.rows.get(seq)
     if row is None:
-        raise Refused(Code.NOT_FOUND, Reason.PROCESS_NOT_FOUND, "the command was forgotten")
+        raise forgotten()
     return runtime.commands.observe(row)
 
 

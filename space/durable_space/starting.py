@@ -51,6 +51,7 @@ class Starter:
 
         def hand_over(row: Row) -> None:
             runtime.zygote.request(row.seq, runtime.commands.prepare(row))
+            runtime.commands.make_ahead(row.seq)
 
         runtime.gate.enter_again()
         try:

@@ -18,6 +18,7 @@ from durable_protocol.cua.env.v1 import process_pb2 as cua
 from durable_protocol.durable.space.v1 import space_pb2 as durable
 from durable_protocol.durable.space.v1 import workspace_pb2 as workspace
 from durable_space import procfs
+from durable_space.commands import FOLDERS_AHEAD
 from durable_space.testing import Client, LocalDaemon, collect, refusal, until
 
 
@@ -314,7 +315,10 @@ def test_forget_drops_a_conversation_and_refuses_what_runs(space: Client, daemon
     collect(events)
     assert forget() == 2
     assert (space.lookup("log/1:1:0"), space.state("other/1:1:0")) == ([], "exited")
-    assert len(list((daemon.data / "commands").iterdir())) == 1
+    rows = {int(path.name, 16) for path in (daemon.data / "commands").iterdir()}
+    assert 2 in rows
+    assert rows.isdisjoint({1, 3})
+    assert max(rows) <= 3 + FOLDERS_AHEAD  # of rows to come
     before = space.call(space.space.GetInfo, durable.GetInfoRequest()).ledger_seq
     space = daemon.restart()
     assert space.call(space.space.GetInfo, durable.GetInfoRequest()).ledger_seq == before == 3
