@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import sqlite3
 import time
 import uuid
@@ -70,7 +71,8 @@ class Store:
         except OSError as error:
             raise unusable(path.parent, error) from error
         try:
-            mode = "rwc" if create else "ro"
+            # Who only reads needs "rw" too where it may: a coordinator killed within a write leaves a journal to roll back.
+            mode = "rwc" if create else "rw" if os.access(path, os.W_OK) else "ro"
             self._db = sqlite3.connect(f"file:{_quoted(path)}?mode={mode}", uri=True, isolation_level=None, timeout=10)
             if create:
                 self._db.execute("PRAGMA synchronous=FULL")
@@ -133,7 +135,7 @@ class Store:
             raise ConflictError(str(error)) from error
         except sqlite3.Error as error:
             _raise_for_disk(self._path, error)
-            raise UsageError(
+            raise StateError(
                 f"{self._path}: the state can't be read or written ({error}). Check the disk and the folder's mode."
             ) from error
 

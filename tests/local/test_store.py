@@ -1,6 +1,9 @@
 """The store of a home: writes over what was read, numbers that never go back, refusals that a person can act on."""
 
 import dataclasses
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -78,3 +81,23 @@ def test_a_folder_that_is_not_there_is_not_made_for_reading(tmp_path: Path) -> N
     with pytest.raises(UsageError, match="can't be read"):
         Store(tmp_path / "none/state.db", create=False)
     assert not (tmp_path / "none").exists()
+
+
+def test_a_reader_rolls_back_what_a_killed_writer_left(tmp_path: Path) -> None:
+    """A coordinator killed within a write leaves a journal; `durable get` must not need it to come back first."""
+    path = tmp_path / "state.db"
+    Store(path).close()
+    program = (
+        "import os, signal, sqlite3, sys\n"
+        "db = sqlite3.connect(sys.argv[1], isolation_level=None)\n"
+        "db.execute('PRAGMA cache_size=1')\n"
+        "db.execute('BEGIN IMMEDIATE')\n"
+        "db.executemany('INSERT INTO objects (kind, name, uid, created, revision, generation, spec, status)'\n"
+        "    ' VALUES (?, ?, ?, 0, 1, 1, ?, ?)', [('k', str(n), str(n), '{}', '{}' + ' ' * 4000) for n in range(50)])\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program, str(path)]).returncode == -signal.SIGKILL
+    assert (tmp_path / "state.db-journal").exists(), "nothing was left to roll back"
+    store = Store(path, create=False)
+    assert store.read("k", "1") is None
+    store.close()
