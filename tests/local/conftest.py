@@ -115,7 +115,7 @@ class Local:
         return facts.life is Life.RUNNING and facts.pid > 0 and epoch in self.driven()
 
     def leftovers(self) -> list[str]:
-        return leftovers(self.home, wait_seconds=5)
+        return leftovers(self.home, wait_seconds=20)
 
     @staticmethod
     def until(condition: Callable[[], object], seconds: float = 20) -> None:
