@@ -200,20 +200,21 @@ class Coordinator:
 
     def _stop(self) -> None:
         """Drivers end at a durable point, then the daemons; what is left undone goes on with the next `durable run`."""
-        deadline = time.monotonic() + _STOP_SECONDS
-        while drives := [drive for session in self._sessions for drive in session.driving()]:
-            for drive in drives:
-                drive.ask_stop(_STOP_SECONDS)
-                if time.monotonic() > deadline:
-                    drive.kill()
+        with contextlib.ExitStack() as rest:  # done in the opposite order, and each of them whatever fails before it
+            rest.callback(self._open.close)
+            for space in self._spaces.values():
+                rest.callback(space.stop)
             for session in self._sessions:
-                session.watch()
-            time.sleep(TURN_SECONDS)
-        for session in self._sessions:
-            session.release()
-        for space in self._spaces.values():
-            space.stop()
-        self._open.close()
+                rest.callback(session.release)
+            deadline = time.monotonic() + _STOP_SECONDS
+            while drives := [drive for session in self._sessions for drive in session.driving()]:
+                for drive in drives:
+                    drive.ask_stop(_STOP_SECONDS)
+                    if time.monotonic() > deadline:
+                        drive.kill()
+                for session in self._sessions:
+                    session.watch()
+                time.sleep(TURN_SECONDS)
 
 
 def _holder_facts(record: Record) -> HolderFacts:
