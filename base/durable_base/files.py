@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 
@@ -22,7 +23,7 @@ def sync_folder(folder: str | os.PathLike[str]) -> None:
 def write_atomic(path: str | os.PathLike[str], data: bytes, *, sync: bool = True, mode: int = 0o600) -> None:
     """Put `data` at `path`: a reader sees the old bytes or the new ones. Raise OSError with nothing at `path` changed."""
     target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}-{threading.get_native_id()}.tmp")
     try:
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
         try:

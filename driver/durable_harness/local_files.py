@@ -11,7 +11,6 @@ import os
 import shutil
 import stat
 import tempfile
-import threading
 from collections.abc import Callable, Mapping
 from typing import TypeVar
 
@@ -34,7 +33,6 @@ _CODES: Mapping[int, FileCode] = {
     errno.ENAMETOOLONG: "invalid",
     errno.ELOOP: "invalid",
 }
-_WRITING = threading.Lock()  # a temporary name belongs to one write of this process at a time
 
 
 def errors_as_file_errors(target: str, act: Callable[[], T]) -> T:
@@ -74,8 +72,7 @@ def write(target: str, data: bytes) -> None:
     with contextlib.suppress(FileNotFoundError):
         mode = stat.S_IMODE(os.stat(target).st_mode)
     make_folders(os.path.dirname(target))
-    with _WRITING:
-        write_atomic(target, data, sync=False, mode=0o666 if mode is None else mode)
+    write_atomic(target, data, sync=False, mode=0o666 if mode is None else mode)
     if mode is not None:
         os.chmod(target, mode)  # what the umask took from a file that is only replaced
 

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 
@@ -60,3 +61,13 @@ def test_a_failed_write_leaves_the_old_file_and_no_temporary(tmp_path: Path, mon
         write_atomic(tmp_path / "f", b"new")
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
     assert (tmp_path / "f").read_bytes() == b"old"
+
+
+def test_two_threads_that_write_one_path_do_not_meet(tmp_path: Path) -> None:
+    target = tmp_path / "f"
+    with ThreadPoolExecutor(4) as pool:
+        written = [pool.submit(write_atomic, target, bytes([n]) * 10_000, sync=False) for n in range(200)]
+    assert [write.result() for write in written] == [None] * 200
+    assert [p.name for p in tmp_path.iterdir()] == ["f"]
+    assert len(set(target.read_bytes())) == 1
+    assert target.stat().st_size == 10_000
