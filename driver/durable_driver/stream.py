@@ -46,6 +46,7 @@ class ReportStream:
         self._outbox: deque[pb.ReportRequest] = deque(maxlen=_OUTBOX_MAX)
         self._filled = asyncio.Event()
         self._ending = False
+        self._given_up = False
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -71,6 +72,7 @@ class ReportStream:
         self._ending = True
         self._filled.set()
         await asyncio.wait((self._task,), timeout=timeout_seconds)
+        self._given_up = True  # for gRPC can take a cancellation for the end of its call alone
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
@@ -88,7 +90,7 @@ class ReportStream:
                 except (grpc.aio.AioRpcError, OSError) as error:
                     code = error.code().name if isinstance(error, grpc.aio.AioRpcError) else type(error).__name__
                     _log.info("report stream: %s", code)
-                if self._ending and not self._outbox:
+                if self._given_up or (self._ending and not self._outbox):
                     return
             await asyncio.sleep(self._choose.uniform(0, self._pause_seconds_max))
 
