@@ -110,6 +110,11 @@ def build(folder: Path, description: dict[str, tuple[str, object, int]], age: in
 @example(before={"a": ("file", b"1", 0o644)}, after={"a": ("folder", {"a": ("file", b"1", 0o644)}, 0o755)})
 @example(before={"a": ("folder", {"b": ("link", "a", 0)}, 0o555)}, after={"a": ("link", "/etc", 0)})
 @example(before={"a": ("folder", {}, 0o700)}, after={})
+@example(before={"a": ("link", "a", 0)}, after={"a": ("folder", {"a": ("link", "a", 0)}, 0o755)})
+@example(
+    before={"a": ("link", "b", 0)},
+    after={"a": ("folder", {"c": ("folder", {"b": ("file", b"1", 0o644)}, 0o755)}, 0o755)},
+)
 def test_any_tree_is_restored_from_any_other(before: dict, after: dict) -> None:  # type: ignore[type-arg]
     """Rules 3 and 24: kinds, bytes, modes, times of files, folders and symlinks; twice is as good as once."""
     folder = Path(tempfile.mkdtemp())

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,7 +64,7 @@ class Applier:
             if entry.kind is not Kind.DIRECTORY:
                 with self._gate.change(self._caller):
                     self._put(entry, blobs)
-        self._finish_folders()
+        self._finish_folders({entry.path for entry in plan.put if entry.kind is not Kind.DIRECTORY})
         return self._done
 
     def _remove(self, path: bytes) -> None:
@@ -184,10 +184,12 @@ class Applier:
         if os.geteuid() != 0 and stat.S_IMODE(status.st_mode) & 0o700 != 0o700:
             os.fchmod(fd, stat.S_IMODE(status.st_mode) | 0o700)
 
-    def _finish_folders(self) -> None:
+    def _finish_folders(self, leaves: Set[bytes]) -> None:
         """Deepest first: giving a folder its time must come after everything in it, its folders' times too."""
         for path in sorted(self._touched, key=lambda path: (-path.count(b"/"), path)):
             parts = path.split(b"/") if path else []
+            if any(b"/".join(parts[:depth]) in leaves for depth in range(1, len(parts) + 1)):
+                continue  # a folder that something was removed from, and that a file or a symlink then took the place of
             with self._gate.change(self._caller):
                 try:
                     with places.opened(self._root, parts) as fd:
@@ -197,7 +199,7 @@ class Applier:
                             os.utime(fd, ns=(mtime_ns, mtime_ns))
                         os.fsync(fd)
                 except (FileNotFoundError, NotADirectoryError):
-                    continue  # it was removed, or replaced by a file of the plan
+                    continue  # it was removed, by the plan or by a process of the Space
         crash_point("apply.finished")
 
     def _folder(self, parts: Sequence[bytes]) -> bytes:
