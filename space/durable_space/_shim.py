@@ -35,6 +35,7 @@ from durable_space import claims, layout, procfs
 from durable_space._record import RecordFile
 from durable_space._sink import STDERR, STDOUT, Sink
 from durable_space._spawn import Launch, SpawnError, spawn
+from durable_space.stopping import stop_all
 
 PIECE_BYTES = 256 << 10  # per read, and the size that is asked for a pipe
 PACKET_BYTES_MAX = 64 << 10
@@ -242,9 +243,8 @@ class Shim:
                 with suppress(ProcessLookupError):
                     os.killpg(self._pid, number)  # not reaped yet, so the id is still its own
             return
-        processes = procfs.table()
-        for pid in procfs.descendants(processes, [os.getpid()]):
-            procfs.send_signal(pid, processes[pid].start, signal.SIGKILL)
+        for process in stop_all(_alive_below_us).values():
+            procfs.send_signal(process.pid, process.start, signal.SIGKILL)
         self._deadline += 0.1
 
     def _write_exit(self, values: dict[str, Any]) -> None:
@@ -293,6 +293,11 @@ class Shim:
             if not self._unnoticed:
                 return
             time.sleep(LAST_NOTICE_SECONDS)
+
+
+def _alive_below_us() -> dict[int, procfs.Process]:
+    processes = procfs.table()
+    return {pid: processes[pid] for pid in procfs.descendants(processes, [os.getpid()]) if processes[pid].alive}
 
 
 def _pipe() -> tuple[int, int]:

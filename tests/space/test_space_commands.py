@@ -147,6 +147,18 @@ def test_deadline_ends_a_command(shared: Client) -> None:
     assert 0.3 <= time.monotonic() - begun < 5
 
 
+def test_deadline_of_a_deaf_command_ends_all_before_one_of_them_sees_another_die(
+    shared: Client, shared_daemon: LocalDaemon
+) -> None:
+    """Rule 10: killed one after another, those that read from a `sleep` which went first would go on with their next line."""
+    pairs = "for n in $(seq 30); do mkfifo pipe-$n; sleep 60 > pipe-$n & done"
+    watch = "for n in $(seq 30); do (read line < pipe-$n; : > went-on-$n) & done"
+    end = shared.run("deaf", f"trap '' TERM; {pairs}; {watch}; wait", timeout=0.3).end
+    assert (end.timed_out, end.signal) == (True, cua.SIGNAL_KILL)
+    assert len(list(shared_daemon.workspace.glob("pipe-*"))) == 30
+    assert not list(shared_daemon.workspace.glob("went-on-*"))
+
+
 def test_signal_reaches_the_group(shared: Client) -> None:
     events = shared.start("signalled", "trap 'echo caught; exit 4' USR1; echo ready; while :; do sleep 0.05; done")
     until(lambda: b"ready" in b"".join(piece.stdout for piece in record(shared, "signalled").tail))

@@ -4,7 +4,7 @@ Guarantee: a shim is the subreaper of all that its command spawned, so a process
 clears its environment stays below it. The proof is the shim's: it writes `done` when the kernel tells it that it has no
 child (ECHILD), which a walk of /proc, never one moment's picture, could not prove by itself.
 
-SIGSTOP comes first and to all, so that no parent sees its child die and goes on (rule 10), and no one forks on.
+SIGSTOP comes first and to all (`stopping`).
 Not chosen: killing process groups or sessions; both are left by one call.
 """
 
@@ -18,9 +18,8 @@ from dataclasses import dataclass
 
 from durable_base.crash import crash_point
 from durable_space import procfs
+from durable_space.stopping import stop_all
 
-QUIET_ROUNDS = 2  # looks that found nobody new to stop
-STOP_SECONDS = 1.0
 SHIM_SECONDS = 2.0  # for a shim without children to write its last word
 
 
@@ -35,28 +34,9 @@ class Tree:
     kill_group: Callable[[], None]  # the mechanism's own blow (`cgroup`), nothing for a bare tree
 
 
-def stop(trees: Collection[Tree], *, round_seconds: float = 0.001) -> dict[int, procfs.Process]:
-    """Stop all descendants, those too that appear meanwhile. Give those seen alive last."""
-    signalled: set[tuple[int, int]] = set()
-    quiet = 0
-    deadline = time.monotonic() + STOP_SECONDS
-    while True:
-        found = alive_below(trees)
-        fresh = [process for process in found.values() if (process.pid, process.start) not in signalled]
-        for process in fresh:
-            procfs.send_signal(process.pid, process.start, signal.SIGSTOP)
-            signalled.add((process.pid, process.start))
-        running = any(not process.stopped for process in found.values())
-        quiet = 0 if fresh or running else quiet + 1
-        # A process that sleeps uninterruptibly does not stop; it can't act either, and the kill finds it.
-        if quiet >= QUIET_ROUNDS or not found or time.monotonic() > deadline:
-            return found
-        time.sleep(round_seconds)
-
-
 def end(trees: Collection[Tree], deadline: float) -> set[int]:
     """Kill and wait. Give the rows whose shim could not finish in time (killed too: an audit must vouch for them)."""
-    stop(trees)
+    stop_all(lambda: alive_below(trees))
     open_trees = {tree.seq: tree for tree in trees if not tree.finished()}
     childless_since: dict[int, float] = {}
     unproven: set[int] = set()
