@@ -10,9 +10,8 @@ from durable_protocol.durable.space.v1 import files_pb2 as durable
 from durable_protocol.durable.space.v1.files_pb2_grpc import FileServiceServicer
 from durable_space import paths
 from durable_space.files import Files, errors_name
-from durable_space.gate import Caller
 from durable_space.rpc import handles
-from durable_space.rpc.caller import read_caller, text_metadata
+from durable_space.rpc.admission import admit_changer, admit_reader
 from durable_space.rpc.filesystem import text
 from durable_space.rpc.guard import Context
 from durable_space.runtime import Runtime
@@ -27,14 +26,14 @@ class FileService(FileServiceServicer):
         self._files = Files(runtime.gate, runtime.staging, runtime.config.data / "staging")
 
     async def Canonical(self, request: durable.CanonicalRequest, context: Context) -> durable.CanonicalResponse:
-        self._reader(context)
+        admit_reader(self._runtime, context)
         path = await self._runtime.run(self._files.canonical, self._path(request.path))
         return durable.CanonicalResponse(path=text(path))
 
     async def ReadLines(
         self, request: durable.ReadLinesRequest, context: Context
     ) -> AsyncIterator[durable.ReadLinesResponse]:
-        self._reader(context)
+        admit_reader(self._runtime, context)
         lines = LineReader(self._path(request.path))
         try:
             left = request.max_lines or None
@@ -50,17 +49,17 @@ class FileService(FileServiceServicer):
             lines.close()
 
     async def Truncate(self, request: durable.TruncateRequest, context: Context) -> durable.TruncateResponse:
-        caller = await self._changer(context)
+        caller = await admit_changer(self._runtime, context)
         await self._runtime.run(self._files.truncate, caller, self._path(request.path), request.size)
         return durable.TruncateResponse()
 
     async def Flush(self, request: durable.FlushRequest, context: Context) -> durable.FlushResponse:
-        caller = await self._changer(context)
+        caller = await admit_changer(self._runtime, context)
         await self._runtime.run(self._files.flush, caller, self._path(request.path))
         return durable.FlushResponse()
 
     async def MakeTemp(self, request: durable.MakeTempRequest, context: Context) -> durable.MakeTempResponse:
-        caller = await self._changer(context)
+        caller = await admit_changer(self._runtime, context)
         path = await self._runtime.run(
             self._files.make_temporary,
             caller,
@@ -73,20 +72,14 @@ class FileService(FileServiceServicer):
     async def Open(
         self, request: AsyncIterator[durable.OpenRequest], context: Context
     ) -> AsyncIterator[durable.OpenResponse]:
-        self._reader(context)
-        async for answer in handles.serve(self._runtime, request, self._path, lambda: self._reader(context)):
+        admit_reader(self._runtime, context)
+        async for answer in handles.serve(
+            self._runtime, request, self._path, lambda: admit_reader(self._runtime, context)
+        ):
             yield answer
 
     def _path(self, path: str) -> str:
         return paths.absolute(path, self._runtime.workspace_root)
-
-    def _reader(self, context: Context) -> None:
-        self._runtime.gate.check_reading(read_caller(text_metadata(context.invocation_metadata())))
-
-    async def _changer(self, context: Context) -> Caller:
-        caller = read_caller(text_metadata(context.invocation_metadata()))
-        await self._runtime.admit(caller)
-        return caller
 
 
 class LineReader:

@@ -12,9 +12,8 @@ from durable_protocol.cua.env.v1 import filesystem_pb2 as cua
 from durable_protocol.cua.env.v1.filesystem_pb2_grpc import FilesystemServiceServicer
 from durable_space import paths
 from durable_space.files import Files, Info, WriteMode, errors_name, info_of, sha256_of
-from durable_space.gate import Caller
 from durable_space.refusal import Code, Reason, Refused, invalid, unsupported
-from durable_space.rpc.caller import read_caller, text_metadata
+from durable_space.rpc.admission import admit_changer, admit_reader
 from durable_space.rpc.guard import Context
 from durable_space.rpc.messages import timestamp
 from durable_space.rpc.system import chunk_bytes_max
@@ -35,7 +34,7 @@ class FilesystemService(FilesystemServiceServicer):
         self._uploads = UploadCalls(runtime, self._files, self._chunk_bytes_max)
 
     async def Stat(self, request: cua.StatRequest, context: Context) -> cua.StatResponse:
-        self._reader(context)
+        admit_reader(self._runtime, context)
         check_served(request.run_as, request.xattr_namespace)
         info = await self._runtime.run(
             self._files.info, self._path(request.path), follow=not request.no_follow_symlinks
@@ -43,7 +42,7 @@ class FilesystemService(FilesystemServiceServicer):
         return cua.StatResponse(entry=entry(info))
 
     async def ListDir(self, request: cua.ListDirRequest, context: Context) -> cua.ListDirResponse:
-        self._reader(context)
+        admit_reader(self._runtime, context)
         check_served(request.run_as, request.xattr_namespace)
         start = read_page_token(request.page_token)
         count = min(request.page_size or PAGE_ENTRIES_MAX, PAGE_ENTRIES_MAX)
@@ -60,7 +59,7 @@ class FilesystemService(FilesystemServiceServicer):
         )
 
     async def MakeDir(self, request: cua.MakeDirRequest, context: Context) -> cua.MakeDirResponse:
-        caller = await self._changer(context)
+        caller = await admit_changer(self._runtime, context)
         check_served(request.run_as)
         info, created = await self._runtime.run(
             self._files.make_folder, caller, self._path(request.path), request.mode, parents=request.parents
@@ -68,7 +67,7 @@ class FilesystemService(FilesystemServiceServicer):
         return cua.MakeDirResponse(entry=entry(info), created=created)
 
     async def Move(self, request: cua.MoveRequest, context: Context) -> cua.MoveResponse:
-        caller = await self._changer(context)
+        caller = await admit_changer(self._runtime, context)
         check_served(request.run_as)
         info = await self._runtime.run(
             self._files.move,
@@ -81,7 +80,7 @@ class FilesystemService(FilesystemServiceServicer):
         return cua.MoveResponse(entry=entry(info))
 
     async def Remove(self, request: cua.RemoveRequest, context: Context) -> cua.RemoveResponse:
-        caller = await self._changer(context)
+        caller = await admit_changer(self._runtime, context)
         check_served(request.run_as)
         await self._runtime.run_long(
             self._files.remove,
@@ -93,7 +92,7 @@ class FilesystemService(FilesystemServiceServicer):
         return cua.RemoveResponse()
 
     async def ReadFile(self, request: cua.ReadFileRequest, context: Context) -> AsyncIterator[cua.ReadFileResponse]:
-        self._reader(context)
+        admit_reader(self._runtime, context)
         check_served(request.run_as, request.xattr_namespace, bulk_slot=request.bulk_slot)
         path = self._path(request.path)
         if request.offset + request.length > FILE_OFFSET_MAX:
@@ -132,7 +131,7 @@ class FilesystemService(FilesystemServiceServicer):
             os.close(fd)
 
     async def WriteFile(self, request: AsyncIterator[cua.WriteFileRequest], context: Context) -> cua.WriteFileResponse:
-        caller = await self._changer(context)
+        caller = await admit_changer(self._runtime, context)
         header: cua.WriteFileHeader | None = None
         with self._files.spool() as spool:
             async for message in request:
@@ -161,7 +160,7 @@ class FilesystemService(FilesystemServiceServicer):
         return cua.WriteFileResponse(entry=entry(info), sha256=sha256)
 
     async def BeginUpload(self, request: cua.BeginUploadRequest, context: Context) -> cua.BeginUploadResponse:
-        caller = await self._changer(context)
+        caller = await admit_changer(self._runtime, context)
         if not request.HasField("header"):
             raise invalid("the header is required")
         header = request.header
@@ -178,16 +177,16 @@ class FilesystemService(FilesystemServiceServicer):
         return await self._uploads.begin(caller, request.upload_id, target, seconds)
 
     async def UploadChunk(self, request: cua.UploadChunkRequest, context: Context) -> cua.UploadChunkResponse:
-        caller = await self._changer(context)
+        caller = await admit_changer(self._runtime, context)
         check_served(bulk_slot=request.bulk_slot)
         return await self._uploads.add(caller, request)
 
     async def CommitUpload(self, request: cua.CommitUploadRequest, context: Context) -> cua.CommitUploadResponse:
-        info, sha256 = await self._uploads.commit(await self._changer(context), request)
+        info, sha256 = await self._uploads.commit(await admit_changer(self._runtime, context), request)
         return cua.CommitUploadResponse(entry=entry(info), sha256=sha256)
 
     async def AbortUpload(self, request: cua.AbortUploadRequest, context: Context) -> cua.AbortUploadResponse:
-        await self._uploads.abort(await self._changer(context), request.upload_id)
+        await self._uploads.abort(await admit_changer(self._runtime, context), request.upload_id)
         return cua.AbortUploadResponse()
 
     def _read_header(self, header: cua.WriteFileHeader) -> tuple[str, WriteMode]:
@@ -199,14 +198,6 @@ class FilesystemService(FilesystemServiceServicer):
 
     def _path(self, text: str) -> str:
         return paths.absolute(text, self._runtime.workspace_root)
-
-    def _reader(self, context: Context) -> None:
-        self._runtime.gate.check_reading(read_caller(text_metadata(context.invocation_metadata())))
-
-    async def _changer(self, context: Context) -> Caller:
-        caller = read_caller(text_metadata(context.invocation_metadata()))
-        await self._runtime.admit(caller)
-        return caller
 
 
 def check_served(run_as: str = "", namespace: str = "", *, attributes: bool = False, bulk_slot: int = 0) -> None:

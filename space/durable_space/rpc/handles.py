@@ -25,7 +25,7 @@ async def serve(
     runtime: Runtime,
     requests: AsyncIterator[durable.OpenRequest],
     absolute: Callable[[str], str],
-    check: Callable[[], None],
+    check: Callable[[], object],
 ) -> AsyncIterator[durable.OpenResponse]:
     """`check` raises Refused once the caller may not read any more. Raise Refused."""
     opened: OpenedFile | OpenedFolder | None = None

@@ -15,12 +15,11 @@ from durable_protocol.cua.env.v1.process_pb2_grpc import ProcessServiceServicer
 from durable_space import control, layout, output
 from durable_space.commands import TAIL_BYTES, Observed
 from durable_space.follow import follow, observe
-from durable_space.gate import Caller
 from durable_space.inputs import Inputs, Numbered
 from durable_space.refusal import invalid, unsupported
 from durable_space.rows import CommandConfig
 from durable_space.rpc import messages
-from durable_space.rpc.caller import read_caller, text_metadata
+from durable_space.rpc.admission import admit_changer, admit_reader, caller_of
 from durable_space.rpc.guard import Context
 from durable_space.runtime import Runtime
 
@@ -37,7 +36,7 @@ class ProcessService(ProcessServiceServicer):
     async def StartProcess(
         self, request: cua.StartProcessRequest, context: Context
     ) -> AsyncIterator[cua.StartProcessResponse]:
-        caller = read_caller(text_metadata(context.invocation_metadata()), request.epoch)
+        caller = caller_of(context, request.epoch)
         if request.HasField("pty"):
             raise unsupported("pty", "this daemon serves no terminals: start the command without pty")
         config = read_config(request)
@@ -67,7 +66,7 @@ class ProcessService(ProcessServiceServicer):
     async def ConnectProcess(
         self, request: cua.ConnectProcessRequest, context: Context
     ) -> AsyncIterator[cua.ConnectProcessResponse]:
-        self._runtime.gate.check_reading(read_caller(text_metadata(context.invocation_metadata())))
+        admit_reader(self._runtime, context)
         observed = await self._select(request.process)
         offset = request.replay_from_offset if request.HasField("replay_from_offset") else None
         async for event in follow(
@@ -91,7 +90,7 @@ class ProcessService(ProcessServiceServicer):
         return cua.ListProcessesResponse(processes=await self._runtime.run(collect))
 
     async def SendInput(self, request: cua.SendInputRequest, context: Context) -> cua.SendInputResponse:
-        caller = await self._changer(context)
+        caller = await admit_changer(self._runtime, context)
         data = stdin_of(request.input)
         observed = await self._select(request.process)
         applied = await self._inputs.write(caller, observed, data, Numbered(request.writer_id, request.sequence))
@@ -100,7 +99,7 @@ class ProcessService(ProcessServiceServicer):
     async def StreamInput(
         self, request: AsyncIterator[cua.StreamInputRequest], context: Context
     ) -> cua.StreamInputResponse:
-        caller = await self._changer(context)
+        caller = await admit_changer(self._runtime, context)
         selector: cua.ProcessSelector | None = None
         written = 0
         async for message in request:
@@ -121,7 +120,7 @@ class ProcessService(ProcessServiceServicer):
         return cua.StreamInputResponse(bytes_written=written)
 
     async def SignalProcess(self, request: cua.SignalProcessRequest, context: Context) -> cua.SignalProcessResponse:
-        caller = await self._changer(context)
+        caller = await admit_changer(self._runtime, context)
         if request.signal == cua.SIGNAL_UNSPECIFIED or request.signal not in cua.Signal.values():
             raise invalid("signal is required, one of cua.env.v1.Signal")
         observed = await self._select(request.process)
@@ -136,7 +135,7 @@ class ProcessService(ProcessServiceServicer):
         return cua.SignalProcessResponse()
 
     async def CloseStdin(self, request: cua.CloseStdinRequest, context: Context) -> cua.CloseStdinResponse:
-        caller = await self._changer(context)
+        caller = await admit_changer(self._runtime, context)
         observed = await self._select(request.process)
         self._inputs.close(caller, observed)
         return cua.CloseStdinResponse()
@@ -161,7 +160,7 @@ class ProcessService(ProcessServiceServicer):
         return response
 
     async def AdvanceEpoch(self, request: cua.AdvanceEpochRequest, context: Context) -> cua.AdvanceEpochResponse:
-        caller = read_caller(text_metadata(context.invocation_metadata()), request.epoch)
+        caller = caller_of(context, request.epoch)
         advanced = await self._runtime.run(self._runtime.epochs.advance, caller.floor)
         return cua.AdvanceEpochResponse(epoch=advanced.floor.epoch, killed=advanced.killed)
 
@@ -169,11 +168,6 @@ class ProcessService(ProcessServiceServicer):
         if not selector.tag and not selector.pid:
             raise invalid("process selector (pid or tag) is required")
         return await self._runtime.run(self._runtime.commands.find, tag=selector.tag, pid=selector.pid)
-
-    async def _changer(self, context: Context) -> Caller:
-        caller = read_caller(text_metadata(context.invocation_metadata()))
-        await self._runtime.admit(caller)
-        return caller
 
     def _output_of(self, seen: Observed) -> str:
         return os.path.join(self._runtime.commands.folder(seen.row.seq), layout.OUTPUT)

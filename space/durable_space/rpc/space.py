@@ -10,6 +10,7 @@ from durable_protocol.durable.space.v1.space_pb2_grpc import LedgerServiceServic
 from durable_space import layout, output
 from durable_space.refusal import Code, Reason, Refused, invalid
 from durable_space.rpc import messages
+from durable_space.rpc.admission import admit_changer, caller_of
 from durable_space.rpc.caller import INCARNATION, read_caller, read_incarnation, text_metadata
 from durable_space.rpc.guard import Context
 from durable_space.runtime import Runtime
@@ -56,8 +57,7 @@ class SpaceService(SpaceServiceServicer):
         )
 
     async def KillAll(self, request: durable.KillAllRequest, context: Context) -> durable.KillAllResponse:
-        caller = read_caller(text_metadata(context.invocation_metadata()))
-        await self._runtime.admit(caller)
+        caller = await admit_changer(self._runtime, context)
         return durable.KillAllResponse(killed=await self._runtime.run(self._runtime.epochs.kill_all, caller.floor))
 
 
@@ -79,7 +79,7 @@ class LedgerService(LedgerServiceServicer):
         return durable.LookupResponse(records=records, floor=floor_message(self._runtime.gate.floor))
 
     async def Forget(self, request: durable.ForgetRequest, context: Context) -> durable.ForgetResponse:
-        caller = read_caller(text_metadata(context.invocation_metadata()))
+        caller = caller_of(context)
         if not request.prefix:
             raise invalid("prefix is required: a key's first part, as in `<log id>/`")
         await self._runtime.admit(caller)

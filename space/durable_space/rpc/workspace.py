@@ -8,7 +8,7 @@ from durable_protocol.durable.space.v1 import workspace_pb2 as durable
 from durable_protocol.durable.space.v1.workspace_pb2_grpc import WorkspaceServiceServicer
 from durable_space import processes
 from durable_space.refusal import invalid
-from durable_space.rpc.caller import read_caller, text_metadata
+from durable_space.rpc.admission import admit_changer, admit_reader
 from durable_space.rpc.guard import Context
 from durable_space.runtime import Runtime
 from durable_space.workspace.apply import Plan
@@ -25,8 +25,7 @@ class WorkspaceService(WorkspaceServiceServicer):
         self._runtime = runtime
 
     async def Scan(self, request: durable.ScanRequest, context: Context) -> AsyncIterator[durable.ScanResponse]:
-        caller = read_caller(text_metadata(context.invocation_metadata()))
-        self._runtime.gate.check_reading(caller)
+        caller = admit_reader(self._runtime, context)
 
         def scan() -> tuple[Table, durable.ScanResponse, int]:
             table = self._runtime.workspace.scan(
@@ -49,7 +48,7 @@ class WorkspaceService(WorkspaceServiceServicer):
     async def ReadBlobs(
         self, request: durable.ReadBlobsRequest, context: Context
     ) -> AsyncIterator[durable.ReadBlobsResponse]:
-        self._runtime.gate.check_reading(read_caller(text_metadata(context.invocation_metadata())))
+        admit_reader(self._runtime, context)
         for sha256 in request.sha256:
             pieces = self._runtime.workspace.read_blob(sha256)
             try:
@@ -64,8 +63,7 @@ class WorkspaceService(WorkspaceServiceServicer):
                     close()
 
     async def Apply(self, request: AsyncIterator[durable.ApplyRequest], context: Context) -> durable.ApplyResponse:
-        caller = read_caller(text_metadata(context.invocation_metadata()))
-        await self._runtime.admit(caller)
+        caller = await admit_changer(self._runtime, context)
         with self._runtime.workspace.spool() as spool:
             plan: durable.ApplyPlan | None = None
             blob: SpooledBlob | None = None
@@ -88,7 +86,7 @@ class WorkspaceService(WorkspaceServiceServicer):
         return durable.ApplyResponse(written=done.written, removed=done.removed, unchanged=done.unchanged)
 
     async def Processes(self, request: durable.ProcessesRequest, context: Context) -> durable.ProcessesResponse:
-        self._runtime.gate.check_reading(read_caller(text_metadata(context.invocation_metadata())))
+        admit_reader(self._runtime, context)
         found = await self._runtime.run_long(
             processes.in_workspace, self._runtime.commands, self._runtime.workspace_root, {self._runtime.zygote.pid}
         )
