@@ -116,7 +116,6 @@ class Operator:
     async def _lead(self, install: Install) -> None:
         self._kube.guard = self._leader.guard
         queue: WorkQueue[tuple[str, Key]] = WorkQueue(self._work, self._settings.workers)
-        self._queue = queue
         self._metrics.queue_depth.set_function(lambda: float(queue.depth()))
         self._context = Context(
             settings=self._settings,

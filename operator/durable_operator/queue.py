@@ -17,6 +17,7 @@ from typing import Generic, TypeVar
 
 RETRY_SECONDS_FIRST = 0.5
 RETRY_SECONDS_MAX = 60.0
+AGAIN_SECONDS = 0.2  # until a look that a write elsewhere has made stale is taken again
 log = logging.getLogger(__name__)
 
 

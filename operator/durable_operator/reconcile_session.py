@@ -24,12 +24,11 @@ from durable_operator.driver_pod import claim_name
 from durable_operator.kube import CLAIMS, PODS, SESSIONS, SPACES, ApiError, Json
 from durable_operator.memory import Key
 from durable_operator.preflight import is_log_of
-from durable_operator.queue import RetryLater
+from durable_operator.queue import AGAIN_SECONDS, RetryLater
 from durable_operator.read import SessionRead
 from durable_operator.start_driver import start_driver
 
 STALE_SECONDS = 10.0  # a start needs facts of this look, and no older ones
-AGAIN_SECONDS = 0.2
 log = logging.getLogger(__name__)
 
 

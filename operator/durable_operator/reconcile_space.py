@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import logging
-import time
 
 from durable_base import crash
 from durable_coordinator import actions as a
-from durable_coordinator.facts import Obstacle
 from durable_coordinator.space import plan_space
 from durable_coordinator.status import SpaceStatus, to_dict
-from durable_operator import refusals
 from durable_operator.announce import announce_space
 from durable_operator.context import Context
 from durable_operator.kube import PODS, SECRETS, SPACES, ApiError, Json
+from durable_operator.making import create_once, judged
 from durable_operator.memory import Key
 from durable_operator.network_policy import ensure_policy
 from durable_operator.objects import owner
-from durable_operator.queue import RetryLater
+from durable_operator.queue import AGAIN_SECONDS, RetryLater
 from durable_operator.read import SpaceRead
 from durable_operator.secrets import space_secret
 from durable_operator.space_pod import SpacePodWanted, build_space_pod
-from durable_operator.templates import TemplateRefusedError
 
-AGAIN_SECONDS = 0.2
 log = logging.getLogger(__name__)
 
 
@@ -81,8 +77,8 @@ async def _place(context: Context, key: Key, read: SpaceRead, body: Json, action
         context.reader.placements.take()  # the plan saw that there is one
     secret = space_secret(context.install, key[0], key[1], facts.uid, action.generation)
     secret["metadata"] |= {"namespace": key[0], "ownerReferences": owner(SPACES, body)}
-    try:
-        await _create(context, key, secret)
+    with judged(context, context.memory.space(key), body, "spec"):
+        await create_once(context, SECRETS, secret)
         await ensure_policy(context.kube, settings, key[0], facts.spec.egress)
         pod = build_space_pod(
             SpacePodWanted(
@@ -98,32 +94,10 @@ async def _place(context: Context, key: Key, read: SpaceRead, body: Json, action
             )
         )
         made = await context.kube.create(PODS, key[0], pod)
-    except TemplateRefusedError as refused:
-        _hinder(context, key, body, Obstacle(reason="PodRejected", message=f"spec.{refused}", retry_seconds=300.0))
-        raise RetryLater(AGAIN_SECONDS) from refused
-    except ApiError as error:
-        if error.reason == "AlreadyExists":
-            raise RetryLater(AGAIN_SECONDS) from error
-        if refusals.is_terminating(error):
-            context.reader.terminating.add(key[0])
-            raise RetryLater(30.0) from error
-        found = refusals.obstacle(error)
-        if found is None:
-            raise
-        _hinder(context, key, body, found)
-        raise RetryLater(AGAIN_SECONDS) from error
     crash.crash_point("operator.space_pod_created")
     log.info("Space placed space=%s/%s generation=%d reason=%s", *key, action.generation, action.reason)
     context.memory.space_event(made, gone=False)
     await context.wake_space(key, 0.0)
-
-
-async def _create(context: Context, key: Key, secret: Json) -> None:
-    try:
-        await context.kube.create(SECRETS, key[0], secret)
-    except ApiError as error:
-        if error.reason != "AlreadyExists":  # its name holds the Space's uid and the generation: it is this one
-            raise
 
 
 async def _tell_holder(context: Context, read: SpaceRead, status: SpaceStatus) -> None:
@@ -135,7 +109,3 @@ async def _tell_holder(context: Context, read: SpaceRead, status: SpaceStatus) -
         await context.wake_session((status.holder.namespace, status.holder.name), 0.0)
     for waiter in read.facts.waiters:
         await context.wake_session((waiter.namespace, waiter.name), 0.0)
-
-
-def _hinder(context: Context, key: Key, body: Json, obstacle: Obstacle) -> None:
-    context.memory.space(key).obstacle = (obstacle, time.monotonic(), body["metadata"]["generation"])

@@ -2,47 +2,26 @@
 
 from __future__ import annotations
 
-import time
-
 from durable_coordinator.actions import StartDriver
 from durable_coordinator.facts import Obstacle
 from durable_coordinator.resolve import agent_document
 from durable_operator import objects as o
-from durable_operator import refusals
 from durable_operator.context import Context
 from durable_operator.driver_pod import DriverPod, SpaceLink, build_claim, build_driver_pod, build_files, claim_name
-from durable_operator.kube import CLAIMS, CONFIG_MAPS, PODS, ApiError, Json
+from durable_operator.kube import CLAIMS, CONFIG_MAPS, PODS, Json
+from durable_operator.making import create_once, hinder, judged
 from durable_operator.memory import Key
-from durable_operator.queue import RetryLater
+from durable_operator.queue import AGAIN_SECONDS, RetryLater
 from durable_operator.read import SessionRead
-from durable_operator.templates import TemplateRefusedError
-
-AGAIN_SECONDS = 0.2
 
 
 async def start_driver(context: Context, key: Key, read: SessionRead, body: Json, action: StartDriver) -> None:
     """Raises RetryLater if the pod was not made: the next look sees why."""
-    try:
+    with judged(context, context.memory.session(key), body, "spec.driver"):
         files = await _ensure_files(context, key, read, body)
         await _ensure_claim(context, key, read, body)
         pod = build_driver_pod(_wanted(context, key, read, body, action, files))
         made = await context.kube.create(PODS, key[0], pod)
-    except TemplateRefusedError as refused:
-        _hinder(
-            context, key, body, Obstacle(reason="PodRejected", message=f"spec.driver.{refused}", retry_seconds=300.0)
-        )
-        raise RetryLater(AGAIN_SECONDS) from refused
-    except ApiError as error:
-        if error.reason == "AlreadyExists":
-            raise RetryLater(AGAIN_SECONDS) from error
-        if refusals.is_terminating(error):
-            context.reader.terminating.add(key[0])
-            raise RetryLater(30.0) from error
-        found = refusals.obstacle(error)
-        if found is None:
-            raise
-        _hinder(context, key, body, found)
-        raise RetryLater(AGAIN_SECONDS) from error
     context.memory.driver_event(made, gone=False)
 
 
@@ -84,11 +63,7 @@ async def _ensure_files(context: Context, key: Key, read: SessionRead, body: Jso
     wanted = build_files(body, spec, agent_document(spec.agent) if spec.agent is not None else None)
     if wanted is None:
         return ""
-    try:
-        await context.kube.create(CONFIG_MAPS, key[0], wanted)
-    except ApiError as error:
-        if error.reason != "AlreadyExists":
-            raise
+    await create_once(context, CONFIG_MAPS, wanted)
     return str(wanted["metadata"]["name"])
 
 
@@ -104,10 +79,5 @@ async def _ensure_claim(context: Context, key: Key, read: SessionRead, body: Jso
         raise RetryLater(2.0)
     if not o.managed(found):
         text = f"a PersistentVolumeClaim {name} exists that is not ours: delete or rename it"
-        _hinder(context, key, body, Obstacle(reason="NameConflict", message=text, retry_seconds=60.0))
+        hinder(context.memory.session(key), body, Obstacle(reason="NameConflict", message=text, retry_seconds=60.0))
         raise RetryLater(AGAIN_SECONDS)
-
-
-def _hinder(context: Context, key: Key, body: Json, obstacle: Obstacle) -> None:
-    """Show it with the next look, and try again when its time is over or the spec was changed."""
-    context.memory.session(key).obstacle = (obstacle, time.monotonic(), body["metadata"]["generation"])
