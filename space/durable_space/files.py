@@ -27,7 +27,7 @@ from typing import IO
 from durable_base.crash import crash_point
 from durable_base.files import sync_folder
 from durable_base.handles import open_regular
-from durable_space.gate import Caller, Gate
+from durable_space.gate import Caller, Fence
 from durable_space.refusal import Code, Reason, Refused, invalid, of_os_error
 from durable_space.staging import Staging
 
@@ -68,7 +68,7 @@ class Info:
 
 
 class Files:
-    def __init__(self, gate: Gate, staging: Staging, spool_folder: Path) -> None:
+    def __init__(self, gate: Fence, staging: Staging, spool_folder: Path) -> None:
         self._gate = gate
         self._staging = staging
         self._spool_folder = spool_folder

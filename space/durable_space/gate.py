@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 from durable_base.floor import Admission, Floor, judge
 from durable_space.refusal import not_advanced, stale
@@ -25,6 +26,20 @@ class Caller:
 
     floor: Floor
     named: bool
+
+
+class Fence(Protocol):
+    """What files and workspace ask. The daemon's is the `Gate`; the Space helper's is its own life (`helper.life`)."""
+
+    def check(self, caller: Caller) -> None:
+        """Raise Refused unless this caller may change something now."""
+        ...
+
+    def check_reading(self, caller: Caller) -> None: ...
+
+    def change(self, caller: Caller) -> AbstractContextManager[None]:
+        """Around a whole change."""
+        ...
 
 
 class Gate:

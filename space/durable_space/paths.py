@@ -34,3 +34,8 @@ def _of_url(text: str) -> str:
         return ""
     path = unquote(url.path)
     return "" if "\0" in path else path
+
+
+def shown(name: str) -> str:
+    """A name that is no UTF-8 is shown with escapes: a message's text can't hold it (Scan keeps it exactly)."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -137,3 +137,21 @@ def of_os_error(error: OSError, path: str) -> Refused:
     """`path` is absolute: the caller named it, or what it named was resolved to it."""
     code, reason = _BY_ERRNO.get(error.errno or 0, (Code.INTERNAL, Reason.INTERNAL))
     return Refused(code, reason, f"{path}: {error.strerror or error}", metadata={"path": path})
+
+
+def shortened_all(metadata: Mapping[str, str], bytes_max: int) -> dict[str, str]:
+    """The small values whole, since a program compares them; the large ones share what is left."""
+    left, kept = bytes_max, {}
+    for number, (name, value) in enumerate(sorted(metadata.items(), key=lambda pair: len(pair[1]))):
+        kept[name] = shortened(value, left // (len(metadata) - number))
+        left -= len(kept[name].encode())
+    return kept
+
+
+def shortened(text: str, bytes_max: int) -> str:
+    """The beginning and the end: what it is about, and the remedy."""
+    raw = text.encode(errors="backslashreplace")
+    if len(raw) <= bytes_max:
+        return raw.decode()
+    half = (bytes_max - 5) // 2
+    return f"{raw[:half].decode(errors='ignore')} ... {raw[-half:].decode(errors='ignore')}"

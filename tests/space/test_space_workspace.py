@@ -54,9 +54,7 @@ class Tree:
     def apply(self, plan: Plan, blobs: dict[bytes, bytes], have: tuple[bytes, ...] = ()) -> tuple[int, int, int]:
         with self.workspace.spool() as spool:
             for sha256, data in blobs.items():
-                blob = spool.open(sha256)
-                blob.write(data)
-                blob.finish()
+                spool.add(sha256, data, last=True)
             done = self.workspace.apply(ANYONE, plan, have, spool)
         return done.written, done.removed, done.unchanged
 

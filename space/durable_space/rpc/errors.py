@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import grpc
 from google.protobuf.any_pb2 import Any
 
 from durable_protocol.cua.env.v1 import common_pb2
-from durable_space.refusal import Refused
+from durable_space.refusal import Refused, shortened, shortened_all
 
 DETAILS = "grpc-status-details-bin"
 # Clients take 8 KiB of trailing metadata, in which the message stands three times and all of it grows by a third.
@@ -31,29 +29,11 @@ def details(refusal: Refused) -> tuple[str, bytes]:
         reason=common_pb2.ErrorReason.ValueType(int(refusal.reason)),
         message=message(refusal),
         feature=refusal.feature,
-        metadata=shortened_all(refusal.metadata),
+        metadata=shortened_all(refusal.metadata, METADATA_BYTES_MAX),
     )
     packed = Any()
     packed.Pack(info)
     return DETAILS, _status(refusal.code.value, message(refusal), packed.SerializeToString())
-
-
-def shortened_all(metadata: Mapping[str, str]) -> dict[str, str]:
-    """The small values whole, since a program compares them; the large ones share what is left."""
-    left, kept = METADATA_BYTES_MAX, {}
-    for number, (name, value) in enumerate(sorted(metadata.items(), key=lambda pair: len(pair[1].encode()))):
-        kept[name] = shortened(value, left // (len(metadata) - number))
-        left -= len(kept[name].encode())
-    return kept
-
-
-def shortened(text: str, bytes_max: int) -> str:
-    """The beginning and the end: what it is about, and the remedy."""
-    raw = text.encode()
-    if len(raw) <= bytes_max:
-        return text
-    half = (bytes_max - 5) // 2
-    return f"{raw[:half].decode(errors='ignore')} ... {raw[-half:].decode(errors='ignore')}"
 
 
 def _status(code: int, message: str, detail: bytes) -> bytes:

@@ -12,7 +12,6 @@ from durable_space import paths
 from durable_space.files import Files, errors_name
 from durable_space.rpc import handles
 from durable_space.rpc.admission import admit_changer, admit_reader
-from durable_space.rpc.filesystem import text
 from durable_space.rpc.guard import Context
 from durable_space.runtime import Runtime
 
@@ -28,7 +27,7 @@ class FileService(FileServiceServicer):
     async def Canonical(self, request: durable.CanonicalRequest, context: Context) -> durable.CanonicalResponse:
         admit_reader(self._runtime, context)
         path = await self._runtime.run(self._files.canonical, self._path(request.path))
-        return durable.CanonicalResponse(path=text(path))
+        return durable.CanonicalResponse(path=paths.shown(path))
 
     async def ReadLines(
         self, request: durable.ReadLinesRequest, context: Context

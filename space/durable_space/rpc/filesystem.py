@@ -229,18 +229,13 @@ def read_page_token(token: str) -> int:
 
 def entry(info: Info) -> cua.EntryInfo:
     return cua.EntryInfo(
-        name=text(info.name),
-        path=text(info.path),
+        name=paths.shown(info.name),
+        path=paths.shown(info.path),
         type=cua.FileType.ValueType(info.type.value),
         size=info.size,
         mode=info.mode,
         owner=info.owner,
         group=info.group,
         modified_at=timestamp(info.mtime_ns),
-        symlink_target=text(info.target),
+        symlink_target=paths.shown(info.target),
     )
-
-
-def text(name: str) -> str:
-    """A name that is no UTF-8 is shown with escapes: a message's string can't hold it (Scan keeps it exactly)."""
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

@@ -12,9 +12,8 @@ from durable_space.rpc.admission import admit_changer, admit_reader
 from durable_space.rpc.guard import Context
 from durable_space.runtime import Runtime
 from durable_space.workspace.apply import Plan
-from durable_space.workspace.entries import Entry, Kind
+from durable_space.workspace.entries import Entry, Kind, check_entry
 from durable_space.workspace.scan import Table
-from durable_space.workspace.workspace import Spool, SpooledBlob
 
 TABLE_BYTES_MAX = 256 << 10
 ENTRY_BYTES = 64  # of an entry beside its path and target, about
@@ -66,7 +65,6 @@ class WorkspaceService(WorkspaceServiceServicer):
         caller = await admit_changer(self._runtime, context)
         with self._runtime.workspace.spool() as spool:
             plan: durable.ApplyPlan | None = None
-            blob: SpooledBlob | None = None
             async for message in request:
                 if message.HasField("plan"):
                     if plan is not None:
@@ -75,11 +73,11 @@ class WorkspaceService(WorkspaceServiceServicer):
                 elif plan is None:
                     raise invalid("the plan must come first")
                 else:
-                    blob = await self._runtime.run_long(_take, spool, blob, message.piece)
+                    piece = message.piece
+                    await self._runtime.run_long(spool.add, piece.sha256, piece.data, last=piece.last)
             if plan is None:
                 raise invalid("the plan must come first")
-            if blob is not None:
-                raise invalid("the last blob is not whole")
+            spool.finish()
             done = await self._runtime.run_long(
                 self._runtime.workspace.apply, caller, read_plan(plan), tuple(plan.have), spool
             )
@@ -106,21 +104,6 @@ class WorkspaceService(WorkspaceServiceServicer):
 
 def _next(pieces: Iterator[bytes]) -> bytes | None:
     return next(pieces, None)
-
-
-def _take(spool: Spool, blob: SpooledBlob | None, piece: durable.BlobPiece) -> SpooledBlob | None:
-    """Give the blob that goes on, None after its last piece."""
-    if len(piece.sha256) != 32:
-        raise invalid("a blob's sha256 has 32 bytes")
-    if blob is None:
-        blob = spool.open(piece.sha256)
-    elif blob.sha256 != piece.sha256:
-        raise invalid("pieces of two blobs are mixed")
-    blob.write(piece.data)
-    if not piece.last:
-        return blob
-    blob.finish()
-    return None
 
 
 def table_message(entries: Sequence[Entry], place: int) -> tuple[durable.ScanResponse, int]:
@@ -150,11 +133,7 @@ def read_plan(message: durable.ApplyPlan) -> Plan:
         if entry.kind == durable.PATH_KIND_UNSPECIFIED:
             raise invalid("an entry's kind is required")
         kind = Kind(entry.kind)
-        if kind is Kind.FILE and len(entry.sha256) != 32:
-            raise invalid("a file's sha256 has 32 bytes")
-        if kind is Kind.SYMLINK and (not entry.target or b"\0" in entry.target):
-            raise invalid("a symlink needs a target without NUL")
-        entries.append(
-            Entry(entry.path, kind, entry.mode & 0o7777, entry.mtime_ns, entry.size, entry.sha256, entry.target)
-        )
+        made = Entry(entry.path, kind, entry.mode & 0o7777, entry.mtime_ns, entry.size, entry.sha256, entry.target)
+        check_entry(made)
+        entries.append(made)
     return Plan(tuple(entries), tuple(message.remove))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from durable_base.crash import crash_point
-from durable_space.gate import Caller, Gate
+from durable_space.gate import Caller, Fence
 from durable_space.refusal import Code, Reason, Refused, invalid
 from durable_space.staging import Staging
 from durable_space.workspace import places
@@ -40,7 +40,7 @@ class Applied:
 class Applier:
     """One Apply. Blocking."""
 
-    def __init__(self, root: bytes, gate: Gate, staging: Staging, caller: Caller) -> None:
+    def __init__(self, root: bytes, gate: Fence, staging: Staging, caller: Caller) -> None:
         self._root = root
         self._gate = gate
         self._staging = staging

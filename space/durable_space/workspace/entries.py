@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from durable_space.refusal import Code, Reason, Refused
+from durable_space.refusal import Code, Reason, Refused, invalid
 
 
 class Kind(enum.Enum):
@@ -25,6 +25,14 @@ class Entry:
     size: int = 0
     sha256: bytes = b""
     target: bytes = b""
+
+
+def check_entry(entry: Entry) -> None:
+    """Raise Refused: nothing can be made of it."""
+    if entry.kind is Kind.FILE and len(entry.sha256) != 32:
+        raise invalid("a file's sha256 has 32 bytes")
+    if entry.kind is Kind.SYMLINK and (not entry.target or b"\0" in entry.target):
+        raise invalid("a symlink needs a target without NUL")
 
 
 def check_path(path: bytes) -> list[bytes]:

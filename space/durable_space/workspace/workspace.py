@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from durable_base.crash import crash_point
-from durable_space.gate import Caller, Gate
-from durable_space.refusal import Code, Reason, Refused
+from durable_space.gate import Caller, Fence
+from durable_space.refusal import Code, Reason, Refused, invalid
 from durable_space.staging import Staging
 from durable_space.workspace import places
 from durable_space.workspace.apply import Applied, Applier, Plan, copy_verified, missing
@@ -29,9 +29,24 @@ class Spool:
 
     folder: Path
     blobs: dict[bytes, Path] = field(default_factory=dict)
+    _coming: SpooledBlob | None = None
 
-    def open(self, sha256: bytes) -> SpooledBlob:
-        return SpooledBlob(self, sha256)
+    def add(self, sha256: bytes, data: bytes, *, last: bool) -> None:
+        """The next piece: of the blob that is coming, or the first of another one. Raise Refused."""
+        if len(sha256) != 32:
+            raise invalid("a blob's sha256 has 32 bytes")
+        blob = self._coming or SpooledBlob(self, sha256)
+        if blob.sha256 != sha256:
+            raise invalid("pieces of two blobs are mixed")
+        blob.write(data)
+        self._coming = None if last else blob
+        if last:
+            blob.finish()
+
+    def finish(self) -> None:
+        """No more come. Raise Refused."""
+        if self._coming is not None:
+            raise invalid("the last blob is not whole")
 
 
 class SpooledBlob:
@@ -63,7 +78,7 @@ class SpooledBlob:
 class Workspace:
     """Blocking. Scans and applies wait for each other: a table is then never of a half-made tree of our own."""
 
-    def __init__(self, root: Path, gate: Gate, staging: Staging, cache: HashCache) -> None:
+    def __init__(self, root: Path, gate: Fence, staging: Staging, cache: HashCache) -> None:
         self.root = root
         self._root = os.fsencode(root)
         self._gate = gate
