@@ -23,19 +23,35 @@ from durable_spaces.document import Identity
 
 T = TypeVar("T")
 
-CONNECT_SECONDS = 15.0  # how long a Space may be away (a restarting daemon) before the drive ends
-CALL_SECONDS = 30.0  # a plain call
-LONG_CALL_SECONDS = 300.0  # a scan, a restore, an epoch advance that has to kill
 _PAUSE_FIRST_SECONDS = 0.05
 _PAUSE_MAX_SECONDS = 1.0
+_DIAL_SECONDS_MAX = 5.0  # one attempt to connect: TCP, TLS and the first HTTP/2 frame of a daemon that has little CPU
+_PING_MS = 10_000  # asked after such a silence, and answered within another, or the connection is dead
 _MESSAGE_BYTES_MAX = 64 * 1024 * 1024
 
 Metadata = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Deadlines:
+    """How long is waited for what, in seconds. Nothing waits without an end.
+
+    A call that finds nobody ends within `connect_seconds` and the 5 s of one attempt to connect; one whose answer does not come,
+    at its own time. Both are `HaltError("SpaceUnreachable")`. A command that runs may take as long as it likes.
+    """
+
+    connect_seconds: float = 15.0  # how long a Space may be away (a restarting daemon), from the first failure on
+    call_seconds: float = 30.0  # a plain call
+    long_call_seconds: float = 300.0  # a whole file, a scan, a restore, an epoch advance that has to kill
+    silence_seconds: float = 30.0  # a command's stream without output and without keep-alives (one each 5 s) is dead
+
+
+DEADLINES = Deadlines()
+
+
+@dataclass(frozen=True, slots=True)
 class Address:
-    """Where a Space listens and how it is spoken to."""
+    """Where a Space listens and how it is spoken to. Plain text unless there is a `ca_file`."""
 
     target: str  # `unix:/path/to.sock` or `host:port`
     token_file: Path | None = None  # read for every call, so that a renewed token counts at once
@@ -43,6 +59,7 @@ class Address:
     tls_name: str | None = None  # the name that the certificate is for, where it is not the host
 
     def read_token(self) -> str | None:
+        """Raises UsageError."""
         if self.token_file is None:
             return None
         try:
@@ -55,12 +72,15 @@ class Address:
 class Wire:
     """A channel and what every call on it carries. One event loop only."""
 
-    def __init__(self, address: Address, own: Floor, *, connect_seconds: float = CONNECT_SECONDS) -> None:
-        self.own = own
+    def __init__(self, address: Address, own: Floor, deadlines: Deadlines) -> None:
+        self.own = own  # changed by the client alone, before its first fenced call
         self.identity: Identity | None = None  # set once, by the client that compared it (rule 12)
+        self.call_seconds = deadlines.call_seconds
+        self.long_call_seconds = deadlines.long_call_seconds
+        self.silence_seconds = deadlines.silence_seconds
+        self._connect_seconds = deadlines.connect_seconds
         self._address = address
-        self._connect_seconds = connect_seconds
-        self.channel = _open_channel(address)
+        self.channel = _open_channel(address, deadlines)
 
     def metadata(self) -> Metadata:
         pairs = [("durable-epoch", str(self.own.epoch)), ("durable-incarnation", self.own.incarnation)]
@@ -110,18 +130,22 @@ class Wire:
 
 
 class Patience:
-    """A bounded wait with growing pauses. `reset` after each sign of life."""
+    """A bounded wait with growing pauses, counted from the first failure since the last sign of life (`reset`): a scan that
+    took minutes before its connection broke gets the whole of it."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self.reset()
 
     def reset(self) -> None:
-        self._until = time.monotonic() + self._seconds
+        self._until: float | None = None
         self._pause = _PAUSE_FIRST_SECONDS
 
     async def pause(self, error: Unreachable) -> None:
-        if time.monotonic() >= self._until:
+        now = time.monotonic()
+        if self._until is None:
+            self._until = now + self._seconds
+        elif now >= self._until:
             raise HaltError(
                 "SpaceUnreachable",
                 f"no answer from the Space for {self._seconds:g} s ({error}); the next drive tries again",
@@ -130,14 +154,21 @@ class Patience:
         self._pause = min(self._pause * 2, _PAUSE_MAX_SECONDS)
 
 
-def _open_channel(address: Address) -> grpc.aio.Channel:
+def _open_channel(address: Address, deadlines: Deadlines) -> grpc.aio.Channel:
+    dial_seconds = min(_DIAL_SECONDS_MAX, max(deadlines.connect_seconds, 0.1))
     options: list[tuple[str, int | str]] = [
         ("grpc.max_send_message_length", _MESSAGE_BYTES_MAX),
         ("grpc.max_receive_message_length", _MESSAGE_BYTES_MAX),
         # Redials at the pace of `Patience`: by default the library lets minutes pass.
         ("grpc.initial_reconnect_backoff_ms", 50),
-        ("grpc.min_reconnect_backoff_ms", 50),
         ("grpc.max_reconnect_backoff_ms", 500),
+        # Despite its name: how long one attempt to connect may take.
+        ("grpc.min_reconnect_backoff_ms", int(dial_seconds * 1000)),
+        # A peer that vanished without a word (a lost node) is noticed under a call that may take minutes.
+        ("grpc.keepalive_time_ms", _PING_MS),
+        ("grpc.keepalive_timeout_ms", _PING_MS),
+        ("grpc.http2.ping_timeout_ms", _PING_MS),
+        ("grpc.http2.max_pings_without_data", 0),
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.enable_http_proxy", 0),
     ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -16,12 +16,11 @@ from durable_protocol.cua.env.v1 import process_pb2 as process
 from durable_protocol.cua.env.v1 import process_pb2_grpc
 from durable_protocol.durable.space.v1 import space_pb2 as space
 from durable_protocol.durable.space.v1 import space_pb2_grpc
-from durable_spaces._channel import CALL_SECONDS, Wire
+from durable_spaces._channel import Wire
 from durable_spaces._errors import SpaceRefused, Unreachable
 from durable_spaces.recovery import Command, Record
 
 KEEPALIVE_SECONDS = 5
-SILENCE_SECONDS = 30.0  # a stream without data and without keep-alives for so long is dead
 _RESERVED_WAIT_SECONDS = 5.0
 
 _STATES: Mapping[int, Command] = {
@@ -35,13 +34,30 @@ _STATES: Mapping[int, Command] = {
 
 @dataclass(frozen=True, slots=True)
 class CommandSpec:
-    """What is run, exactly as the request carries it: equal hashes are the same command."""
+    """What is run, exactly as the request carries it: equal hashes are the same command.
 
-    command: str
+    No shell reads it, unless it is one: `CommandSpec("ls", ("-l", "a file"))`, or `CommandSpec.shell("ls -l *.txt | wc")`.
+    """
+
+    command: str  # a path, or a name that is looked for in the command's own PATH
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)  # added to the Space's own
-    cwd: str = ""
-    timeout_ns: int | None = None
+    cwd: str = ""  # absolute, or relative to the workspace; empty: the workspace
+    timeout_ns: int | None = None  # then SIGTERM, and 5 s later SIGKILL
+    stdin: bool = False  # stays open, for SendInput; no part of the hash
+
+    @classmethod
+    def shell(
+        cls,
+        script: str,
+        *,
+        env: Mapping[str, str] | None = None,
+        cwd: str = "",
+        timeout_seconds: float | None = None,
+    ) -> CommandSpec:
+        """`script` for /bin/sh."""
+        timeout_ns = None if timeout_seconds is None else max(1, round(timeout_seconds * 1e9))
+        return cls("/bin/sh", ("-c", script), dict(env or {}), cwd, timeout_ns)
 
     @property
     def hash(self) -> str:
@@ -76,8 +92,13 @@ class Sinks:
 
 
 class Commands:
-    def __init__(self, wire: Wire) -> None:
+    """By request id, `<key>@<epoch>`: a key names what is to be run once, the epoch which driver started it."""
+
+    def __init__(self, wire: Wire, recheck: Callable[[], Awaitable[None]] | None = None) -> None:
+        """`recheck` raises where another Space answers. For a daemon that compares no identity: asked before a start is repeated
+        (rule 12)."""
         self._wire = wire
+        self._recheck = recheck
         self._process = process_pb2_grpc.ProcessServiceStub(wire.channel)
         self._ledger = space_pb2_grpc.LedgerServiceStub(wire.channel)
 
@@ -113,7 +134,9 @@ class Commands:
         while True:
             try:
                 await self._wire.retried(
-                    lambda metadata: self._process.SignalProcess(request, metadata=metadata, timeout=CALL_SECONDS)
+                    lambda metadata: self._process.SignalProcess(
+                        request, metadata=metadata, timeout=self._wire.call_seconds
+                    )
                 )
             except SpaceRefused as refused:
                 if refused.refusal.reason != "ERROR_REASON_PROCESS_NOT_FOUND":
@@ -132,15 +155,30 @@ class Commands:
         """Every row of a key. A row that is only reserved is waited for: it starts at once, or never."""
         until = asyncio.get_running_loop().time() + _RESERVED_WAIT_SECONDS
         while True:
-            answer = await self._wire.retried(
-                lambda metadata: self._ledger.Lookup(
-                    space.LookupRequest(key=key), metadata=metadata, timeout=CALL_SECONDS
-                )
-            )
-            reserved = any(row.state == space.COMMAND_STATE_RESERVED for row in answer.records)
+            rows = await self.rows(key)
+            reserved = any(row.state == space.COMMAND_STATE_RESERVED for row in rows)
             if not reserved or asyncio.get_running_loop().time() > until:
-                return [_record(row) for row in answer.records]
+                return [_record(row) for row in rows]
             await asyncio.sleep(0.05)
+
+    async def rows(self, key: str) -> list[space.CommandRecord]:
+        """Every row of a key as the Space tells it, the newest epoch's first."""
+        request = space.LookupRequest(key=key)
+        answer = await self._wire.retried(
+            lambda metadata: self._ledger.Lookup(request, metadata=metadata, timeout=self._wire.call_seconds)
+        )
+        return list(answer.records)
+
+    async def forget(self, prefix: str) -> int:
+        """Drop the rows and the output of all keys that begin so; how many there were. Their keys are as if never used.
+
+        Raises SpaceRefused (condition `StillRunning`) where one of them, or what it left behind, runs.
+        """
+        request = space.ForgetRequest(prefix=prefix)
+        answer = await self._wire.retried(
+            lambda metadata: self._ledger.Forget(request, metadata=metadata, timeout=self._wire.call_seconds)
+        )
+        return answer.rows
 
     async def _follow(self, spec: CommandSpec | None, request_id: str, sinks: Sinks) -> CommandEnd:
         sinks.following(request_id)
@@ -175,10 +213,12 @@ class Commands:
             except Unreachable as error:
                 broken = error
             await patience.pause(broken)
+            if spec is not None and self._recheck is not None:
+                await self._recheck()
 
     def _start(self, spec: CommandSpec, request_id: str) -> AsyncGenerator[process.ProcessEvent]:
         request = process.StartProcessRequest(
-            config=spec.config(), tag=request_id, request_id=request_id, epoch=self._wire.own.epoch, stdin=False
+            config=spec.config(), tag=request_id, request_id=request_id, epoch=self._wire.own.epoch, stdin=spec.stdin
         )
         request.keepalive_interval.seconds = KEEPALIVE_SECONDS
         return self._events(self._process.StartProcess(request, metadata=self._wire.metadata()))
@@ -194,7 +234,7 @@ class Commands:
         messages: AsyncIterator[_Answer] = self._wire.messages(aiter(call))
         try:
             while True:
-                async with asyncio.timeout(SILENCE_SECONDS):
+                async with asyncio.timeout(self._wire.silence_seconds):
                     try:
                         message = await anext(messages)
                     except StopAsyncIteration:
@@ -203,7 +243,7 @@ class Commands:
         except TimeoutError:
             raise HaltError(
                 "SpaceUnreachable",
-                f"the Space fell silent for {SILENCE_SECONDS:g} s; the next drive takes the command up",
+                f"the Space fell silent for {self._wire.silence_seconds:g} s; the next drive takes the command up",
             ) from None
         finally:
             call.cancel()
@@ -235,7 +275,7 @@ def _after_gap(refused: SpaceRefused, offset: int, sinks: Sinks) -> int:
         sinks.gap(first - offset)
         return first
     if refusal.reason == "ERROR_REASON_PROCESS_NOT_FOUND":
-        raise HaltError("CommandLost", "the Space no longer knows a command that it has started") from refused
+        raise HaltError("CommandLost", "the Space does not know this command, or no longer") from refused
     if refusal.condition == "CommandMismatch":
         raise HaltError("CommandMismatch", "the Space knows this call's key with another command") from refused
     raise refused

@@ -16,7 +16,7 @@ from durable_protocol.cua.env.v1 import filesystem_pb2 as filesystem
 from durable_protocol.cua.env.v1 import filesystem_pb2_grpc
 from durable_protocol.durable.space.v1 import files_pb2 as files
 from durable_protocol.durable.space.v1 import files_pb2_grpc
-from durable_spaces._channel import CALL_SECONDS, LONG_CALL_SECONDS, Metadata, Wire
+from durable_spaces._channel import Metadata, Wire
 from durable_spaces._errors import Refusal, SpaceRefused
 from durable_spaces._opened import OpenedInSpace, SpaceBinaryReader, SpaceDirReader
 
@@ -49,12 +49,13 @@ class Files:
 
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
+        self._call, self._long = wire.call_seconds, wire.long_call_seconds
         self._files = filesystem_pb2_grpc.FilesystemServiceStub(wire.channel)
         self._more = files_pb2_grpc.FileServiceStub(wire.channel)
 
     async def canonical(self, path: str) -> str:
         request = files.CanonicalRequest(path=path)
-        answer = await self._again(path, lambda m: self._more.Canonical(request, metadata=m, timeout=CALL_SECONDS))
+        answer = await self._again(path, lambda m: self._more.Canonical(request, metadata=m, timeout=self._call))
         return answer.path
 
     async def read(self, path: str, offset: int = 0, length: int | None = None) -> bytes:
@@ -67,7 +68,7 @@ class Files:
         async def attempt(metadata: Metadata) -> bytes:
             data = bytearray()
             ended = False
-            async for message in self._files.ReadFile(request, metadata=metadata, timeout=LONG_CALL_SECONDS):
+            async for message in self._files.ReadFile(request, metadata=metadata, timeout=self._long):
                 data += message.chunk.data
                 ended = ended or message.HasField("end")
             if not ended:
@@ -81,7 +82,7 @@ class Files:
 
         async def attempt(metadata: Metadata) -> list[Line]:
             lines: list[Line] = []
-            async for message in self._more.ReadLines(request, metadata=metadata, timeout=LONG_CALL_SECONDS):
+            async for message in self._more.ReadLines(request, metadata=metadata, timeout=self._long):
                 lines.extend(Line(line.text.decode("utf-8", "replace"), line.terminated) for line in message.lines)
             return lines
 
@@ -117,23 +118,23 @@ class Files:
             for at in range(0, len(data), _CHUNK_BYTES):
                 yield filesystem.WriteFileRequest(data=data[at : at + _CHUNK_BYTES])
 
-        await self._files.WriteFile(requests(), metadata=metadata, timeout=LONG_CALL_SECONDS)
+        await self._files.WriteFile(requests(), metadata=metadata, timeout=self._long)
 
     async def truncate(self, path: str, size: int) -> None:
         request = files.TruncateRequest(path=path, size=size)
-        await self._again(path, lambda m: self._more.Truncate(request, metadata=m, timeout=CALL_SECONDS))
+        await self._again(path, lambda m: self._more.Truncate(request, metadata=m, timeout=self._call))
 
     async def flush(self, path: str) -> None:
         request = files.FlushRequest(path=path)
-        await self._again(path, lambda m: self._more.Flush(request, metadata=m, timeout=LONG_CALL_SECONDS))
+        await self._again(path, lambda m: self._more.Flush(request, metadata=m, timeout=self._long))
 
     async def rename(self, source: str, target: str) -> None:
         request = filesystem.MoveRequest(source=source, destination=target, overwrite=True)
-        await self._once(source, lambda m: self._files.Move(request, metadata=m, timeout=CALL_SECONDS))
+        await self._once(source, lambda m: self._files.Move(request, metadata=m, timeout=self._call))
 
     async def info(self, path: str, *, follow: bool = False) -> FileInfo:
         request = filesystem.StatRequest(path=path, no_follow_symlinks=not follow)
-        answer = await self._again(path, lambda m: self._files.Stat(request, metadata=m, timeout=CALL_SECONDS))
+        answer = await self._again(path, lambda m: self._files.Stat(request, metadata=m, timeout=self._call))
         info = _info(answer.entry)
         if info is None:
             raise FileError("invalid", path, "neither file, directory nor symlink")
@@ -144,7 +145,7 @@ class Files:
         token = ""
         while True:
             request = filesystem.ListDirRequest(path=path, depth=1, include_hidden=True, page_token=token)
-            answer = await self._again(path, _listing(self._files, request))
+            answer = await self._again(path, _listing(self._files, request, self._call))
             entries.extend(info for entry in answer.entries if (info := _info(entry)) is not None)
             if not (token := answer.next_page_token):
                 return entries
@@ -153,27 +154,27 @@ class Files:
         request = filesystem.MakeDirRequest(path=path, parents=recursive)
         # Without parents a second attempt would be refused by the first one's folder.
         attempts = self._again if recursive else self._once
-        answer = await attempts(path, lambda m: self._files.MakeDir(request, metadata=m, timeout=CALL_SECONDS))
+        answer = await attempts(path, lambda m: self._files.MakeDir(request, metadata=m, timeout=self._call))
         if not recursive and not answer.created:
             raise FileError("invalid", path, "is there already")
 
     async def remove(self, path: str, *, recursive: bool, force: bool) -> None:
         request = filesystem.RemoveRequest(path=path, recursive=recursive, missing_ok=force)
         attempts = self._again if force else self._once
-        await attempts(path, lambda m: self._files.Remove(request, metadata=m, timeout=LONG_CALL_SECONDS))
+        await attempts(path, lambda m: self._files.Remove(request, metadata=m, timeout=self._long))
 
     async def mode(self, path: str) -> int | None:
         """Permission bits of a regular file, symlinks followed; None where there is no such file."""
         request = filesystem.StatRequest(path=path)
         try:
-            answer = await self._again(path, lambda m: self._files.Stat(request, metadata=m, timeout=CALL_SECONDS))
+            answer = await self._again(path, lambda m: self._files.Stat(request, metadata=m, timeout=self._call))
         except FileError:
             return None
         return answer.entry.mode if answer.entry.type == filesystem.FILE_TYPE_FILE else None
 
     async def make_temp(self, *, directory: bool, prefix: str, suffix: str = "") -> str:
         request = files.MakeTempRequest(directory=directory, prefix=prefix, suffix=suffix)
-        answer = await self._again(prefix, lambda m: self._more.MakeTemp(request, metadata=m, timeout=CALL_SECONDS))
+        answer = await self._again(prefix, lambda m: self._more.MakeTemp(request, metadata=m, timeout=self._call))
         return answer.path
 
     async def _again(self, path: str, call: Callable[[Metadata], Awaitable[T]]) -> T:
@@ -197,9 +198,9 @@ def file_error(refusal: Refusal, path: str) -> FileError:
 
 
 def _listing(
-    stub: filesystem_pb2_grpc.FilesystemServiceAsyncStub, request: filesystem.ListDirRequest
+    stub: filesystem_pb2_grpc.FilesystemServiceAsyncStub, request: filesystem.ListDirRequest, seconds: float
 ) -> Callable[[Metadata], Awaitable[filesystem.ListDirResponse]]:
-    return lambda metadata: stub.ListDir(request, metadata=metadata, timeout=CALL_SECONDS)
+    return lambda metadata: stub.ListDir(request, metadata=metadata, timeout=seconds)
 
 
 def _info(entry: filesystem.EntryInfo) -> FileInfo | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Self
+from typing import Protocol, Self
 
 import grpc
 
@@ -19,7 +19,7 @@ from durable_harness.env_paths import check_whole
 from durable_protocol.cua.env.v1 import filesystem_pb2 as filesystem
 from durable_protocol.durable.space.v1 import files_pb2 as files
 from durable_protocol.durable.space.v1 import files_pb2_grpc
-from durable_spaces._channel import CALL_SECONDS, Wire
+from durable_spaces._channel import Wire
 from durable_spaces._errors import SpaceRefused, Unreachable, judge
 
 READ_BYTES_MAX = 1 << 20  # of one exchange; the Space answers no more
@@ -71,7 +71,7 @@ class OpenedInSpace:
             patience = self._wire.patience()
             while True:
                 try:
-                    async with asyncio.timeout(CALL_SECONDS):
+                    async with asyncio.timeout(self._wire.call_seconds):
                         if self._stream is None:
                             await self._reopen()
                         return await self._say(request)
@@ -139,15 +139,15 @@ class OpenedInSpace:
         if stream is not None:
             try:
                 if not self._pending:
-                    await _end(stream)
+                    await _end(stream, self._wire.call_seconds)
             finally:
                 stream.cancel()
 
 
-async def _end(stream: _Stream) -> None:
+async def _end(stream: _Stream, seconds: float) -> None:
     """Let the Space close the file before the caller goes on, if it is there to do so."""
     try:
-        async with asyncio.timeout(CALL_SECONDS):
+        async with asyncio.timeout(seconds):
             await stream.done_writing()
             while await stream.read() is not grpc.aio.EOF:
                 pass
@@ -170,8 +170,21 @@ async def _error_of(stream: _Stream, code: grpc.StatusCode) -> grpc.aio.AioRpcEr
     )
 
 
+class Held(Protocol):
+    """A file or a folder that is open in the Space. Raises FileError; StaleEpochError and HaltError pass."""
+
+    @property
+    def path(self) -> str: ...
+
+    async def ask(self, request: files.OpenRequest) -> files.OpenResponse:
+        """`invalid` once it is closed."""
+        ...
+
+    async def close(self) -> None: ...
+
+
 class _Reader:
-    def __init__(self, held: OpenedInSpace) -> None:
+    def __init__(self, held: Held) -> None:
         self._held = held
 
     async def close(self) -> None:
@@ -185,7 +198,7 @@ class _Reader:
 
 
 class SpaceBinaryReader(_Reader):
-    def __init__(self, held: OpenedInSpace, info: Callable[[filesystem.EntryInfo], FileInfo | None]) -> None:
+    def __init__(self, held: Held, info: Callable[[filesystem.EntryInfo], FileInfo | None]) -> None:
         super().__init__(held)
         self._info = info
 
@@ -222,7 +235,7 @@ class SpaceBinaryReader(_Reader):
 
 
 class SpaceDirReader(_Reader):
-    def __init__(self, held: OpenedInSpace, info: Callable[[filesystem.EntryInfo], FileInfo | None]) -> None:
+    def __init__(self, held: Held, info: Callable[[filesystem.EntryInfo], FileInfo | None]) -> None:
         super().__init__(held)
         self._info = info
 

@@ -9,7 +9,7 @@ import grpc
 from durable_protocol.durable.space.v1 import workspace_pb2 as workspace
 from durable_protocol.durable.space.v1 import workspace_pb2_grpc
 from durable_spaces import image
-from durable_spaces._channel import LONG_CALL_SECONDS, Metadata, Wire
+from durable_spaces._channel import Metadata, Wire
 from durable_spaces._errors import SpaceRefused
 from durable_spaces.image import DirNode, FileNode, LinkNode, Node
 from durable_spaces.limits import Limits
@@ -39,6 +39,8 @@ class BlobsChanged(Exception):
 
 
 class Workspace:
+    """The folder as a table of paths (bytes, relative to it): scanned, its files' bytes read by hash, made equal to another."""
+
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self._stub = workspace_pb2_grpc.WorkspaceServiceStub(wire.channel)
@@ -52,7 +54,7 @@ class Workspace:
         async def attempt(metadata: Metadata) -> dict[bytes, Node]:
             table: dict[bytes, Node] = {}
             ended = False
-            async for message in self._stub.Scan(request, metadata=metadata, timeout=LONG_CALL_SECONDS):
+            async for message in self._stub.Scan(request, metadata=metadata, timeout=self._wire.long_call_seconds):
                 table.update((entry.path, _node(entry)) for entry in message.table.entries)
                 ended = ended or message.HasField("end")
             if not ended:
@@ -72,7 +74,7 @@ class Workspace:
 
         async def attempt(metadata: Metadata) -> dict[str, bytes]:
             blobs: dict[str, bytearray] = {}
-            async for piece in self._stub.ReadBlobs(request, metadata=metadata, timeout=LONG_CALL_SECONDS):
+            async for piece in self._stub.ReadBlobs(request, metadata=metadata, timeout=self._wire.long_call_seconds):
                 blobs.setdefault(piece.sha256.hex(), bytearray()).extend(piece.data)
             return {sha256: bytes(data) for sha256, data in blobs.items()}
 
@@ -103,7 +105,7 @@ class Workspace:
                     yield workspace.ApplyRequest(piece=piece)
 
         async def attempt(metadata: Metadata) -> None:
-            await self._stub.Apply(requests(), metadata=metadata, timeout=LONG_CALL_SECONDS)
+            await self._stub.Apply(requests(), metadata=metadata, timeout=self._wire.long_call_seconds)
 
         await self._wire.retried(attempt)
 

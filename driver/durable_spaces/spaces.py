@@ -12,7 +12,7 @@ from typing import Protocol
 
 from durable_base.errors import HaltError, UsageError
 from durable_base.floor import Floor
-from durable_spaces._channel import CONNECT_SECONDS, Address
+from durable_spaces._channel import DEADLINES, Address, Deadlines
 from durable_spaces.client import SpaceClient
 
 _START_SECONDS = 20.0
@@ -38,13 +38,13 @@ class Spaces(Protocol):
 class RemoteSpaces:
     """One Space at a known address: what a coordinator hands over, for one session at a time."""
 
-    def __init__(self, address: Address, *, connect_seconds: float = CONNECT_SECONDS) -> None:
+    def __init__(self, address: Address, *, deadlines: Deadlines = DEADLINES) -> None:
         self._address = address
-        self._connect_seconds = connect_seconds
+        self._deadlines = deadlines
 
     async def open(self, log_id: str, conversation_id: int, own: Floor) -> SpaceClient:
         self._address.read_token()  # a wrong path is the caller's error, here and not in the middle of a call
-        return SpaceClient(self._address, own, connect_seconds=self._connect_seconds)
+        return SpaceClient(self._address, own, deadlines=self._deadlines)
 
     async def close(self) -> None:
         pass

@@ -22,7 +22,7 @@ from cryptography.x509.oid import NameOID
 import durable_spaces
 from durable_base.errors import HaltError, UsageError
 from durable_base.floor import Floor, new_incarnation
-from durable_spaces.client import Address, FencedSpace, SpaceClient
+from durable_spaces.client import Address, Deadlines, FencedSpace, SpaceClient
 
 SOURCES = sorted(Path(durable_spaces.__file__).parent.glob("*.py"))
 
@@ -104,7 +104,7 @@ def guarded(tmp_path: Path) -> Iterator[Address]:
 
 
 async def ask(address: Address) -> Any:
-    client = SpaceClient(address, Floor(1, new_incarnation()), connect_seconds=1.0)
+    client = SpaceClient(address, Floor(1, new_incarnation()), deadlines=Deadlines(connect_seconds=1.0))
     try:
         return await client.info()
     finally:

@@ -15,7 +15,7 @@ from durable_base.errors import HaltError, StaleEpochError
 from durable_base.floor import Floor, new_incarnation
 from durable_harness.env import ExecError, ExecutionEnv, FileError, Line, Spill
 from durable_spaces._commands import CommandEnd, CommandSpec, Sinks
-from durable_spaces.client import Address, FencedSpace, SpaceClient
+from durable_spaces.client import Address, Deadlines, FencedSpace, SpaceClient
 from durable_spaces.env import SpaceExecutionEnv
 
 EPOCHS = itertools.count(1)
@@ -297,7 +297,9 @@ async def test_a_command_that_is_followed_survives_its_daemon(env: SpaceExecutio
 
 
 async def test_a_space_that_is_not_there_halts_the_drive_in_bounded_time(tmp_path: Path) -> None:
-    client = SpaceClient(Address(f"unix:{tmp_path}/none"), Floor(1, new_incarnation()), connect_seconds=0.3)
+    client = SpaceClient(
+        Address(f"unix:{tmp_path}/none"), Floor(1, new_incarnation()), deadlines=Deadlines(connect_seconds=0.3)
+    )
     began = time.monotonic()
     with pytest.raises(HaltError) as halted:
         await client.info()
