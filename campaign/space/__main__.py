@@ -17,7 +17,7 @@ from multiprocessing import get_context
 
 from campaign.space.batches import Result, crash_batch, epoch_batch
 
-from durable_space.ending.cgroup import find_root
+from durable_space.testing import kill_mechanisms
 
 BATCH = 20
 
@@ -28,12 +28,9 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=100, help="rounds, all together")
     parser.add_argument("--seed", type=int, default=1, help="of the first batch; the next has the next")
     parser.add_argument("--jobs", type=int, default=2, help="batches at once")
-    parser.add_argument(
-        "--kill-mechanism", choices=("subreaper", "cgroup2"), help="default: in turns, those that work here"
-    )
+    parser.add_argument("--kill-mechanism", choices=kill_mechanisms(), help="default: in turns, those that work here")
     options = parser.parse_args()
-    works = ["subreaper", *(["cgroup2"] if find_root() is not None else [])]
-    mechanisms = [options.kill_mechanism] if options.kill_mechanism else works
+    mechanisms = [options.kill_mechanism] if options.kill_mechanism else kill_mechanisms()
     batch = crash_batch if options.mode == "crash" else epoch_batch
     begin = time.monotonic()
     total: Counter[str] = Counter()

@@ -4,7 +4,7 @@ One JSON object per line, each written by one `pwrite` into a block that came wi
 or not at all, whoever is killed when, and a disk that fills up later can't turn an exit into a loss. The lock on the same
 file is held exactly as long as the shim lives: the lock tells life, the lines tell the result.
 
-    {"claim": {shim, shim_start, cgroup, at_ns}}
+    {"claim": {shim, shim_start, cgroup, at_ns, init, init_start}}
     {"started": {pid, start, at_ns}}
     {"exit": {code | signal, timed_out, error, at_ns, output_bytes, output_sha256}}
     {"done": {}}                                               the kernel says that the shim has no child left

@@ -4,7 +4,7 @@ Guarantees. The lock on `record` is held exactly as long as the shim lives: the 
 result: the record tells the result. `done` is written when the kernel says that the shim has no child left (ECHILD): since
 it is the subreaper of all that the command spawned, double forks and new sessions too, nothing of the command is alive then.
 Between `exit` and `done` only what the command left behind runs; its output is drained and dropped, so that it does not
-die of a broken pipe.
+die of a broken pipe. Where each command has a PID namespace (`_pidns`), the one child is that namespace's first process.
 
 Assumes that nobody kills it; if someone does, lock free and no `done` say so (rule 27).
 
@@ -32,6 +32,7 @@ from typing import Any
 
 from durable_base.crash import crash_point
 from durable_space import claims, layout, procfs
+from durable_space._pidns import Namespace
 from durable_space._record import RecordFile
 from durable_space._sink import STDERR, STDOUT, Sink
 from durable_space._spawn import Launch, SpawnError, spawn
@@ -53,13 +54,15 @@ class Shim:
     """A process that can stand over a command: made ready by `__init__`, which may raise OSError; then `claim`, and `run`
     if it gave True. Once `run` has returned nothing of the command is left, and `make_ready` serves for another one."""
 
-    def __init__(self, data: str, group: str) -> None:
-        """`group` is the path of the cgroup that this process was born in, with nobody else; empty: none."""
+    def __init__(self, data: str, group: str, namespaces: int) -> None:
+        """`group` is the path of the cgroup that this process was born in, with nobody else; empty: none. `namespaces` are the
+        flags of the namespaces that each command gets (`_pidns`); 0: none."""
         os.setsid()
         if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "no child subreaper")
         _survive_memory_pressure()
         self._data = data
+        self._namespaces = namespaces
         self._notices = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
         self._wake = _child_signals()
         self._nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
@@ -79,6 +82,7 @@ class Shim:
         self._noticed_at = 0.0
         self._unnoticed = False
         self._pid = 0
+        self._namespace: Namespace | None = None
         self._status: int | None = None
         self._childless = False
         self._timed_out = False
@@ -94,14 +98,17 @@ class Shim:
             with open(os.path.join(self._folder, layout.SPEC), "rb") as file:
                 self._spec.update(json.loads(file.read()))
         crash_point("shim.requested")
-        self._record = RecordFile(os.path.join(self._folder, layout.RECORD))
+        if self._namespaces:
+            # Before the record is open, so that the lock is never another process's too (rule 27), and named in the claim.
+            self._namespace = Namespace(self._namespaces, lambda *fds: spawn(self._launch(), *fds))
+            crash_point("shim.namespace_made")
+        claimed = False
         try:
-            claimed = self._claim()
-        except BaseException:
-            self._record.close()
-            raise
-        if not claimed:
-            self._record.close()
+            claimed = self._open_and_claim()
+        finally:
+            if self._namespace and not claimed:
+                self._namespace.abandon()
+                self._namespace = None
         return claimed
 
     def run(self) -> None:
@@ -115,6 +122,17 @@ class Shim:
         self._pump()
         self._finish()
 
+    def _open_and_claim(self) -> bool:
+        self._record = RecordFile(os.path.join(self._folder, layout.RECORD))
+        try:
+            claimed = self._claim()
+        except BaseException:
+            self._record.close()
+            raise
+        if not claimed:
+            self._record.close()
+        return claimed
+
     def _claim(self) -> bool:
         """Rule 9: look at the floor and claim in one step, so that an AdvanceEpoch sees the claim or bars it."""
         if not self._record.take():
@@ -123,10 +141,13 @@ class Shim:
             allowed = claims.read_rule(self._data).allows(self._seq, self._spec["epoch"])
             if not allowed or not self._record.is_empty():
                 return False
-            self._record.claim({**self._own, "at_ns": time.time_ns()})
+            value = {**self._own, "at_ns": time.time_ns()}
+            if self._namespace:
+                value |= {"init": self._namespace.pid, "init_start": self._namespace.pid_start}
+            self._record.claim(value)
         return True
 
-    def _start(self) -> None:
+    def _launch(self) -> Launch:
         spec = self._spec
         env = {
             **self._environment,
@@ -134,15 +155,23 @@ class Shim:
             **spec["env"],
             layout.MARKER: f"{spec['instance']}/{self._seq}",
         }
-        launch = Launch(spec["command"], spec["args"], env, spec["cwd"], spec["user"])
+        return Launch(spec["command"], spec["args"], env, spec["cwd"], spec["user"])
+
+    def _start(self) -> None:
+        spec = self._spec
         stdin = self._open_stdin() if spec["stdin"] else self._nothing
         try:
-            self._pid = spawn(launch, stdin, self._command_out, self._command_err)
+            if self._namespace:
+                self._pid = self._namespace.start(stdin, self._command_out, self._command_err)
+            else:
+                self._pid = spawn(self._launch(), stdin, self._command_out, self._command_err)
         finally:
             os.close(self._command_out)
             os.close(self._command_err)
             if stdin != self._nothing:
                 os.close(stdin)
+        if self._pid == 0:
+            return  # its namespace was ended under it; `_reap` says how the command did
         if spec["timeout_ns"] is not None:
             self._deadline = time.monotonic() + spec["timeout_ns"] / 1e9
         started = {"pid": self._pid, "start": procfs.start_of(self._pid), "at_ns": time.time_ns()}
@@ -165,7 +194,8 @@ class Shim:
         """Until nothing of the command is left: record output, reap, keep the deadline, write the exit record."""
         poll = select.poll()
         open_pipes = self._open_pipes = {self._out: STDOUT, self._err: STDERR}
-        for fd in (*open_pipes, self._wake, self._control):
+        ending = self._namespace.channel.fileno() if self._namespace else -1
+        for fd in (*open_pipes, self._wake, self._control, ending):
             if fd >= 0:
                 poll.register(fd, select.POLLIN)
         last_data = exited_at = 0.0
@@ -190,6 +220,8 @@ class Shim:
                         del open_pipes[fd]
                 elif fd == self._control:
                     self._close_stdin(poll)
+                elif fd == ending:
+                    poll.unregister(fd)  # it says one thing only, which `_reap` takes up
                 else:
                     os.read(fd, 4096)
             self._reap()
@@ -226,11 +258,17 @@ class Shim:
                 pid, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
                 self._childless = True
-                return
+                break
             if pid == 0:
-                return
+                break
             if pid == self._pid:
                 self._status = status
+        if self._namespace and self._status is None:
+            self._status = self._namespace.status()
+            if self._status is None and self._childless:
+                self._status = (
+                    signal.SIGKILL
+                )  # init died first, so the kernel ended the command as it ends all in there
 
     def _keep_deadline(self) -> None:
         """SIGTERM to the group, then SIGKILL to everything below this shim. Kept by the shim: daemons come and go."""
@@ -272,6 +310,8 @@ class Shim:
         for fd in (*self._open_pipes, self._control, self._stdin_holder):
             if fd >= 0:
                 os.close(fd)
+        if self._namespace:
+            self._namespace.channel.close()
         self._record.append("done", {})
         self._record.close()
         self._notify_last()

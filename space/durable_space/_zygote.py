@@ -38,11 +38,12 @@ _TAKEN, _BACK = 0, 1
 
 
 class _Pool:
-    def __init__(self, requests: socket.socket, life: int, data: str, cgroups: str) -> None:
+    def __init__(self, requests: socket.socket, life: int, data: str, cgroups: str, namespaces: int) -> None:
         self._requests = requests
         self._life = life
         self._data = data
         self._cgroups = cgroups
+        self._namespaces = namespaces
         self._events, self._tell = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._wake, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -88,7 +89,7 @@ class _Pool:
         if pid == 0:
             for fd in (self._life, self._events, self._wake):
                 os.close(fd)
-            _be_shim(self._requests, self._tell, self._data, group)
+            _be_shim(self._requests, self._tell, self._data, group, self._namespaces)
         self._waiting.add(pid)
         self._groups[pid] = group
         return 0
@@ -120,7 +121,7 @@ class _Pool:
             self._look()
 
 
-def serve(requests: int, life: int, data: str, cgroups: str) -> None:
+def serve(requests: int, life: int, data: str, cgroups: str, namespaces: int) -> None:
     """`life` is a pipe's end that only the zygote holds open."""
     for fd in (requests, life):
         os.set_inheritable(fd, False)
@@ -128,14 +129,14 @@ def serve(requests: int, life: int, data: str, cgroups: str) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     gc.collect()
     gc.freeze()
-    _Pool(socket.socket(fileno=requests), life, data, cgroups).serve()
+    _Pool(socket.socket(fileno=requests), life, data, cgroups, namespaces).serve()
 
 
 class _IdleError(Exception):
     """No request came for a while."""
 
 
-def _be_shim(requests: socket.socket, events: int, data: str, group: str) -> NoReturn:
+def _be_shim(requests: socket.socket, events: int, data: str, group: str, namespaces: int) -> NoReturn:
     """Wait for requests, and be their commands' shim, one after the other."""
 
     def give_up(*_: object) -> None:
@@ -145,7 +146,7 @@ def _be_shim(requests: socket.socket, events: int, data: str, group: str) -> NoR
     try:
         shim, failure = None, errno.EAGAIN
         try:
-            shim = Shim(data, group)
+            shim = Shim(data, group, namespaces)
         except OSError as error:
             failure = error.errno or failure  # one request learns of it
         for _ in range(COMMANDS_MAX):
@@ -183,4 +184,4 @@ def _refuse(requests: socket.socket, packet: bytes, failure: int) -> None:
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4])
+    serve(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4], int(sys.argv[5]))

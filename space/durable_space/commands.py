@@ -32,6 +32,8 @@ class Claim:
     shim_start: int
     cgroup: str  # name of the group that it shares with its command, empty: none
     at_ns: int
+    init: int = 0  # first process of the command's PID namespace, 0: it has none of its own
+    init_start: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ class InWorkspace:
 def in_workspace(commands: Commands, workspace: Path, own: Collection[int]) -> list[InWorkspace]:
     """Descendants of commands (zombies are none), and others with working directory or an open file inside. Blocking.
 
-    The daemon, its zygote (`own`) and the shims are left out.
+    The daemon, its zygote (`own`), the shims and the first processes of PID namespaces are left out.
     """
     processes = procfs.table()
     owner: dict[int, tuple[str, bool]] = {}
@@ -33,7 +33,7 @@ def in_workspace(commands: Commands, workspace: Path, own: Collection[int]) -> l
     for seen in commands.open():
         if seen.claim is None or not seen.shim_alive:
             continue
-        apart.add(seen.claim.shim)
+        apart |= {seen.claim.shim, seen.claim.init}
         for pid in procfs.descendants(processes, [seen.claim.shim]):
             owner[pid] = (seen.row.request_id, seen.state is State.RUNNING)
     found = []

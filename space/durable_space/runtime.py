@@ -77,7 +77,7 @@ class Runtime:
         """Finish what the last daemon began, then start the zygote. Give what `Epochs.recover` gives."""
         self._loop = asyncio.get_running_loop()
         self.notices = Notices(self.instance_id)
-        self.zygote = Zygote(self.config.data, self.ender.cgroups, self._spawn_failed)
+        self.zygote = Zygote(self.config.data, self.ender.cgroups, self.ender.namespaces, self._spawn_failed)
         self.starter = Starter(self)
         refusal = await self.run(self.epochs.recover, self.config.epoch_floor)
         self.zygote.start()

@@ -5,6 +5,7 @@ Free of pytest. Every process that is signalled was started here.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import shutil
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +23,7 @@ from typing import Any, TypeVar
 import grpc
 from google.protobuf.any_pb2 import Any as AnyMessage
 
+from durable_base.errors import UsageError
 from durable_protocol.cua.env.v1 import process_pb2 as cua
 from durable_protocol.cua.env.v1.common_pb2 import ErrorInfo, ErrorReason
 from durable_protocol.cua.env.v1.filesystem_pb2_grpc import FilesystemServiceStub
@@ -32,6 +35,7 @@ from durable_protocol.durable.space.v1.files_pb2_grpc import FileServiceStub
 from durable_protocol.durable.space.v1.space_pb2_grpc import LedgerServiceStub, SpaceServiceStub
 from durable_protocol.durable.space.v1.workspace_pb2_grpc import WorkspaceServiceStub
 from durable_space._record import Record, read
+from durable_space.ending import cgroup, pidns
 from durable_space.layout import record_file
 
 T = TypeVar("T")
@@ -49,6 +53,18 @@ def until(condition: Callable[[], T], seconds: float = 10.0, what: str = "") -> 
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {seconds} s: {what or condition}")
         time.sleep(0.005)
+
+
+@functools.cache
+def kill_mechanisms() -> tuple[str, ...]:
+    """Those that work here; the first does everywhere."""
+    found = ["subreaper"]
+    if cgroup.find_root() is not None:
+        found.append("cgroup2")
+    with suppress(UsageError):
+        pidns.find_flags()
+        found.append("pidns")
+    return tuple(found)
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ from durable_space._shim import is_private
 log = logging.getLogger("durable.space")
 
 _BOOTSTRAP = (
-    "import sys; sys.path[:0] = sys.argv[5:]; from durable_space._zygote import serve; "
-    "serve(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4])"
+    "import sys; sys.path[:0] = sys.argv[6:]; from durable_space._zygote import serve; "
+    "serve(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4], int(sys.argv[5]))"
 )
 
 
@@ -34,11 +34,12 @@ class Zygote:
     since only one gets the lock and claims.
     """
 
-    def __init__(self, data: Path, cgroups: str, failed: Callable[[int, int], None]) -> None:
-        """`cgroups` is where each shim gets a group of its own, empty: none does. `failed(seq, errno)` is called when no process
-        could be made for a command."""
+    def __init__(self, data: Path, cgroups: str, namespaces: int, failed: Callable[[int, int], None]) -> None:
+        """`cgroups` is where each shim gets a group of its own, empty: none does; `namespaces` are flags of those that each
+        command gets, 0: none does. `failed(seq, errno)` is called when no process could be made for a command."""
         self._data = data
         self._cgroups = cgroups
+        self._namespaces = namespaces
         self._failed = failed
         self._lock = threading.Lock()  # of the next two
         self._pending: dict[int, bytes] = {}
@@ -55,7 +56,7 @@ class Zygote:
         self._life, life = os.pipe()
         # Ours and the environment's: a zygote runs without site-packages, so where its two packages lie is told to it.
         homes = sorted({str(Path(str(package)).parent.parent) for package in (durable_base.__file__, __file__)})
-        words = [str(theirs.fileno()), str(life), str(self._data), self._cgroups, *homes]
+        words = [str(theirs.fileno()), str(life), str(self._data), self._cgroups, str(self._namespaces), *homes]
         self._process = subprocess.Popen(
             [sys.executable, "-S", "-E", "-c", _BOOTSTRAP, *words],
             pass_fds=[theirs.fileno(), life],

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from durable_space.ending.cgroup import find_root
-from durable_space.testing import Client, LocalDaemon
+from durable_space.testing import Client, LocalDaemon, kill_mechanisms
 
-MECHANISMS = ["subreaper", *(["cgroup2"] if find_root() is not None else [])]
+MECHANISMS = kill_mechanisms()
 
 
 @pytest.fixture

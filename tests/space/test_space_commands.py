@@ -1,4 +1,7 @@
-"""Commands over the wire: start, repeat, attach, signal, record. One daemon for all; every test has its own request ids."""
+"""Commands over the wire: start, repeat, attach, signal, record. The same under every way to kill, which must not show.
+
+One daemon for all tests; each has request ids of its own.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import cast
 
@@ -19,7 +22,15 @@ from durable_protocol.durable.space.v1 import space_pb2 as durable
 from durable_protocol.durable.space.v1 import workspace_pb2 as workspace
 from durable_space import procfs
 from durable_space.commands import FOLDERS_AHEAD
-from durable_space.testing import Client, LocalDaemon, collect, refusal, until
+from durable_space.testing import Client, LocalDaemon, collect, kill_mechanisms, refusal, until
+
+
+@pytest.fixture(scope="module", params=kill_mechanisms())
+def shared_daemon(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalDaemon]:
+    made = LocalDaemon(tmp_path_factory.mktemp("space"), "--kill-mechanism", request.param)
+    made.start()
+    yield made
+    made.stop()
 
 
 def record(client: Client, request_id: str) -> cua.ExecRecord:

@@ -10,6 +10,7 @@ import sqlite3
 import subprocess
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
 
@@ -20,7 +21,16 @@ from durable_protocol.cua.env.v1 import process_pb2 as cua
 from durable_space import procfs
 from durable_space._zygote import SPARE
 from durable_space.layout import record_file
-from durable_space.testing import Client, LocalDaemon, collect, refusal, until
+from durable_space.testing import Client, LocalDaemon, collect, kill_mechanisms, refusal, until
+
+
+@pytest.fixture(params=[name for name in kill_mechanisms() if name != "cgroup2"])
+def daemon(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalDaemon]:
+    """With both ways to start a command: as the shim's child, and inside of a namespace."""
+    made = LocalDaemon(tmp_path, "--kill-mechanism", request.param)
+    yield made
+    made.stop()
+
 
 TWICE = "echo ran >> ran.txt; echo out; exit 5"
 
@@ -210,11 +220,11 @@ def test_nothing_leaks(space: Client, daemon: LocalDaemon, tmp_path: Path) -> No
     """After ended commands: only shims that wait, without children; no temporary file; files as the layout names them."""
     for number in range(5):
         space.run(f"log/1:{number}:0@0", "echo x")
+    until(lambda: all(daemon.record(seq).done is not None for seq in range(1, 6)))
     processes = procfs.table()
     shims = procfs.descendants(processes, [daemon.zygote])
     assert all(processes[pid].parent == daemon.zygote and processes[pid].alive for pid in shims)
     assert len(shims) <= 2 * SPARE
     names = {path.name for path in (daemon.data / "commands").glob("*/*")}
     assert names == {"record", "out"}
-    until(lambda: all(daemon.record(seq).done is not None for seq in range(1, 6)))
     assert list((daemon.data / "staging").iterdir()) == []

@@ -10,6 +10,7 @@ from pathlib import Path
 from durable_base.errors import UsageError
 from durable_space import _record, layout
 from durable_space.commands import Observed
+from durable_space.ending import pidns
 from durable_space.ending.audit import Lost, audit
 from durable_space.ending.cgroup import CgroupTree, find_root
 from durable_space.ending.tree import Tree, end
@@ -35,12 +36,14 @@ class Ender:
         root = find_root() if mechanism in ("auto", "cgroup2") else None
         if mechanism == "cgroup2" and root is None:
             raise UsageError("--kill-mechanism cgroup2: no cgroup v2 with cgroup.kill is writable here: use subreaper")
-        if mechanism == "pidns":
-            raise UsageError("--kill-mechanism pidns: not in this version: use cgroup2 or subreaper")
+        # Only by name: a command in a namespace of its own can't signal what an earlier one left running.
+        self.namespaces = pidns.find_flags() if mechanism == "pidns" else 0  # that shims make; 0: none
         self._cgroups = CgroupTree(root, instance_id) if root is not None else None
 
     @property
     def mechanism(self) -> str:
+        if self.namespaces:
+            return "pidns"
         return "cgroup2" if self._cgroups else "subreaper"
 
     @property
@@ -74,7 +77,7 @@ class Ender:
             if self._populated(target):
                 killed.add(target.row.seq)
                 self._empty_cgroup(target, deadline)
-        lost = [_lost(target) for target in orphans]
+        lost = [_lost(target) for target in orphans if not self._end_namespace(target, deadline)]
         suspects = audit(lost, self._instance_id, self._workspace, spare, deadline) if lost else set()
         if suspects:
             raise Refused(
@@ -87,7 +90,7 @@ class Ender:
         for target in claimed:
             if self._cgroups and target.claim is not None and target.claim.cgroup:
                 self._cgroups.remove(target.claim.cgroup)
-        return Ended(frozenset(killed), frozenset(row.seq for row in lost))
+        return Ended(frozenset(killed), frozenset(target.row.seq for target in orphans))
 
     def needs_proof(self, target: Observed) -> bool:
         """Claimed, and neither its shim nor an audit has vouched for its end."""
@@ -101,6 +104,8 @@ class Ender:
         def kill_group() -> None:
             if self._cgroups and claim.cgroup:
                 self._cgroups.kill_but(claim.cgroup, claim.shim)
+            if claim.init:
+                pidns.kill(claim.init, claim.init_start)
 
         return Tree(target.row.seq, claim.shim, claim.shim_start, lambda: not _record.is_held(path), kill_group)
 
@@ -117,6 +122,11 @@ class Ender:
         while self._populated(target) and time.monotonic() < deadline:
             self._cgroups.kill(target.claim.cgroup)
             time.sleep(0.001)
+
+    def _end_namespace(self, target: Observed, deadline: float) -> bool:
+        """Whether there was one, so that its end is the proof. Whatever the mechanism is now: the claim says what it was."""
+        claim = target.claim
+        return claim is not None and claim.init != 0 and pidns.end(claim.init, claim.init_start, deadline)
 
 
 def _lost(target: Observed) -> Lost:

@@ -31,7 +31,7 @@ class Tree:
     shim: int
     shim_start: int
     finished: Callable[[], bool]
-    kill_group: Callable[[], None]  # the mechanism's own blow (`cgroup`), nothing for a bare tree
+    kill_group: Callable[[], None]  # the mechanism's own blow (`cgroup`, `pidns`), nothing for a bare tree
 
 
 def end(trees: Collection[Tree], deadline: float) -> set[int]:
