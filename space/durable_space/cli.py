@@ -36,6 +36,10 @@ _OPTIONS = (
     click.option("--free-bytes-min", type=int, default=32 << 20, show_default=True, help="Free disk below which nothing starts."),
     click.option("--message-bytes-max", type=int, default=16 << 20, show_default=True, help="One message on the wire."),
     click.option("--streams-max", type=int, default=512, show_default=True, help="Concurrent calls per connection."),
+    click.option("--uploads-max", type=int, default=64, show_default=True, help="Uploads in parts open at once."),
+    click.option("--upload-seconds-max", type=float, default=86_400.0, show_default=True, help="Longest life of an idle upload."),
+    click.option("--proof-seconds-max", type=float, default=20.0, show_default=True, help="From kill to ProofFailed."),
+    click.option("--stop-seconds", type=float, default=2.0, show_default=True, help="Commands' time, with --stop-commands."),
 )  # fmt: skip
 
 
@@ -116,22 +120,11 @@ def arguments(options: dict[str, Any]) -> list[str]:
 
 def _config(options: dict[str, Any]) -> Config:
     from durable_base.errors import UsageError
-    from durable_space.config import Config, Limits, parse_address
+    from durable_space.config import FLAGS, Config, Limits, parse_address
 
     for flag in ("data", "workspace"):
         if options[flag] is None:
             raise UsageError(f"--{flag}: must be given")
-    limits = {
-        "open_commands": options["open_commands_max"],
-        "keep_output_bytes": options["keep_output_bytes"],
-        "rows": options["rows_max"],
-        "free_bytes": options["free_bytes_min"],
-        "message_bytes": options["message_bytes_max"],
-        "streams": options["streams_max"],
-    }
-    for name, value in limits.items():
-        if value < 0 or (value == 0 and name != "free_bytes"):
-            raise UsageError(f"the limit {name.replace('_', '-')} must be positive, not {value}")
     return Config(
         data=options["data"].absolute(),
         workspace=options["workspace"].absolute(),
@@ -146,7 +139,7 @@ def _config(options: dict[str, Any]) -> Config:
         http=parse_address(options["http"], "--http") if options["http"] else None,
         kill_mechanism=options["kill_mechanism"],
         stop_commands=options["stop_commands"],
-        limits=Limits(**limits),
+        limits=Limits(**{name: options[flag[2:].replace("-", "_")] for name, flag in FLAGS.items()}),
     )
 
 

@@ -1,8 +1,9 @@
-"""What a daemon was told, checked once. Flags and their defaults: `cli`; every limit is here."""
+"""What a daemon was told, checked once. Flags: `cli`; every limit and its default is here."""
 
 from __future__ import annotations
 
 import ipaddress
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,16 +12,38 @@ from durable_base.floor import EPOCH_MAX
 
 MECHANISMS = ("auto", "cgroup2", "pidns", "subreaper")
 TOKEN_CHARACTERS_MIN = 16
+MESSAGE_BYTES_MIN = 2 << 20  # the largest answer that is not cut to fit: 1 MiB of a file that is held open
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
+    """Each has a flag, `FLAGS` has its name."""
+
     open_commands: int = 256  # running or reserved at once; each costs a shim (some 2 MiB) and its command
     keep_output_bytes: int = 64 << 20  # per command, the newest
     rows: int = 100_000  # ledger rows, ended ones included; only Forget makes room, since a dropped row could run again
     free_bytes: int = 32 << 20  # on the data directory's disk, below which nothing new is started
     message_bytes: int = 16 << 20  # one gRPC message
     streams: int = 512  # concurrent calls per connection
+    uploads: int = 64  # in parts, open at once
+    upload_seconds: float = 86_400.0  # the longest that one may ask to be kept after its last chunk
+    proof_seconds: float = 20.0  # from the first kill of an epoch's end to the answer ProofFailed
+    stop_seconds: float = 2.0  # with --stop-commands: from SIGTERM to the commands until they are ended
+
+
+FLAGS = {
+    "open_commands": "--open-commands-max",
+    "keep_output_bytes": "--keep-output-bytes",
+    "rows": "--rows-max",
+    "free_bytes": "--free-bytes-min",
+    "message_bytes": "--message-bytes-max",
+    "streams": "--streams-max",
+    "uploads": "--uploads-max",
+    "upload_seconds": "--upload-seconds-max",
+    "proof_seconds": "--proof-seconds-max",
+    "stop_seconds": "--stop-seconds",
+}
+_MAY_BE_ZERO = ("free_bytes", "stop_seconds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +115,7 @@ def check(config: Config) -> None:
         raise UsageError("--tls-cert and --tls-key go together: give both or neither")
     if config.kill_mechanism not in MECHANISMS:
         raise UsageError(f"--kill-mechanism {config.kill_mechanism}: must be one of {', '.join(MECHANISMS)}")
+    check_limits(config.limits)
     exposed = [address.text for address in config.listen if address.reachable_from_outside]
     if exposed and not config.insecure:
         lacks = [
@@ -109,6 +133,18 @@ def check(config: Config) -> None:
     inside = config.data.resolve().is_relative_to(config.workspace.resolve())
     if inside:
         raise UsageError(f"--data {config.data}: lies in the workspace, whose files are restored: name another folder")
+
+
+def check_limits(limits: Limits) -> None:
+    """Raise UsageError."""
+    for name, flag in FLAGS.items():
+        value = getattr(limits, name)
+        if not math.isfinite(value) or value < 0 or (value == 0 and name not in _MAY_BE_ZERO):
+            raise UsageError(f"{flag} {value}: must be positive{', or 0' if name in _MAY_BE_ZERO else ''}")
+    if limits.message_bytes < MESSAGE_BYTES_MIN:
+        raise UsageError(
+            f"{FLAGS['message_bytes']} {limits.message_bytes}: must be at least {MESSAGE_BYTES_MIN} (2 MiB)"
+        )
 
 
 def read_token(path: Path) -> str:

@@ -46,7 +46,9 @@ class Runtime:
         self.instance_id = self.ledger.instance_id
         claims.write_rule(str(config.data), self.ledger.rule)
         self.workspace_root = config.workspace.resolve()
-        self.ender = Ender(config.data, self.instance_id, self.workspace_root, config.kill_mechanism)
+        self.ender = Ender(
+            config.data, self.instance_id, self.workspace_root, config.kill_mechanism, config.limits.proof_seconds
+        )
         self.commands = Commands(
             config.data,
             self.ledger,

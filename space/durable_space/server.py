@@ -13,6 +13,7 @@ from pathlib import Path
 
 import grpc
 import grpc.aio
+from grpc_reflection.v1alpha import reflection
 
 from durable_base.errors import UsageError
 from durable_base.files import write_atomic
@@ -42,7 +43,10 @@ from durable_space.tls import read_credentials
 
 log = logging.getLogger("durable.space")
 
-STOP_SECONDS = 2.0  # with --stop-commands: from SIGTERM to the commands until they are ended
+SERVICES = (
+    *(f"cua.env.v1.{name}Service" for name in ("System", "Process", "Filesystem")),
+    *(f"durable.space.v1.{name}Service" for name in ("Space", "Ledger", "File", "Workspace")),
+)
 DRAIN_SECONDS = 1.0  # for calls under way when the daemon stops
 
 
@@ -116,6 +120,8 @@ def make_server(runtime: Runtime, guard: Guard) -> grpc.aio.Server:
     add_LedgerServiceServicer_to_server(LedgerService(runtime), server)
     add_FileServiceServicer_to_server(FileService(runtime), server)
     add_WorkspaceServiceServicer_to_server(WorkspaceService(runtime), server)
+    # For people with grpcurl; behind the guard like every call.
+    reflection.enable_server_reflection([*SERVICES, reflection.SERVICE_NAME], server)
     return server
 
 
@@ -165,7 +171,7 @@ async def stop_commands(runtime: Runtime) -> None:
             control.signal_group(seen, signal.SIGTERM)
 
     await runtime.run(terminate)
-    for _ in range(int(STOP_SECONDS / 0.02)):
+    for _ in range(int(runtime.config.limits.stop_seconds / 0.02)):
         if not await runtime.run(running):
             break
         await asyncio.sleep(0.02)

@@ -17,12 +17,11 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 from durable_base.floor import Floor
+from durable_space.config import Limits
 from durable_space.refusal import Code, Reason, Refused, disk_full, invalid, limit
 
-UPLOADS_MAX = 64
 ID_BYTES_MAX = 256
 SECONDS_DEFAULT = 3600.0
-SECONDS_MAX = 24 * 3600.0
 T = TypeVar("T")
 
 
@@ -59,9 +58,9 @@ class Upload:
 class Uploads:
     """Thread-safe; may block on the disk."""
 
-    def __init__(self, folder: Path, free_bytes: int) -> None:
+    def __init__(self, folder: Path, limits: Limits) -> None:
         self._folder = folder
-        self._free_bytes = free_bytes
+        self._limits = limits
         self._lock = threading.Lock()
         self._open: dict[str, Upload] = {}
 
@@ -81,12 +80,11 @@ class Uploads:
                     )
                 known.used = time.monotonic()
                 return known
-            if len(self._open) >= UPLOADS_MAX:
-                raise limit(f"{UPLOADS_MAX} uploads are open: commit or abort some")
+            if len(self._open) >= self._limits.uploads:
+                raise limit(f"{self._limits.uploads} uploads are open: commit or abort some, or raise --uploads-max")
             content = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115  # has no name, so nothing is left of it
-            made = Upload(
-                upload_id or secrets.token_hex(16), target, owner, min(seconds or SECONDS_DEFAULT, SECONDS_MAX), content
-            )
+            kept = min(seconds or SECONDS_DEFAULT, self._limits.upload_seconds)
+            made = Upload(upload_id or secrets.token_hex(16), target, owner, kept, content)
             self._open[made.id] = made
             return made
 
@@ -148,8 +146,10 @@ class Uploads:
 
     def _need_room(self, size: int) -> None:
         space = os.statvfs(self._folder)
-        if space.f_bavail * space.f_frsize - size < self._free_bytes:
-            raise disk_full(f"{self._folder}: less than {self._free_bytes >> 20} MiB would be free: free some space")
+        if space.f_bavail * space.f_frsize - size < self._limits.free_bytes:
+            raise disk_full(
+                f"{self._folder}: less than {self._limits.free_bytes >> 20} MiB would be free: free some space"
+            )
 
 
 def _check_open(upload: Upload) -> None:

@@ -20,6 +20,7 @@ from durable_protocol.cua.env.v1 import process_pb2 as cua
 from durable_protocol.cua.env.v1 import system_pb2 as system
 from durable_protocol.durable.space.v1 import space_pb2 as durable
 from durable_space.rpc.system import FEATURES
+from durable_space.server import SERVICES
 from durable_space.testing import Client, LocalDaemon, refusal, until
 
 TOKEN = "a-token-of-sufficient-length"
@@ -305,8 +306,8 @@ def test_insecure_outside_address_needs_the_flag(make_daemon: Callable[..., Loca
 
 
 def test_message_beyond_the_limit_is_refused_and_the_daemon_lives(make_daemon: Callable[..., LocalDaemon]) -> None:
-    client = make_daemon("--message-bytes-max", str(1 << 20), "--kill-mechanism", "subreaper").start()
-    request = cua.StartProcessRequest(config=cua.ProcessConfig(command="true", args=["x" * (2 << 20)]))
+    client = make_daemon("--message-bytes-max", str(2 << 20), "--kill-mechanism", "subreaper").start()
+    request = cua.StartProcessRequest(config=cua.ProcessConfig(command="true", args=["x" * (3 << 20)]))
     with pytest.raises(grpc.RpcError) as caught:
         client.call(client.processes.StartProcess, request).next()
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -364,3 +365,26 @@ def test_logs_hold_no_content(make_daemon: Callable[..., LocalDaemon]) -> None:
     refusal(lambda: client.call(client.filesystem.Stat, fs.StatRequest(path="very-secret-file")))
     daemon.terminate()
     assert "very-secret" not in daemon.log.read_text()
+
+
+def test_reflection_tells_the_services_to_those_who_have_the_token(guarded: LocalDaemon) -> None:
+    """What grpcurl asks for; every service that is served is told, with its methods."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+    from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+
+    def ask(client: Client, **question: str) -> reflection_pb2.ServerReflectionResponse:
+        stub = reflection_pb2_grpc.ServerReflectionStub(client.channel)
+        asked = iter([reflection_pb2.ServerReflectionRequest(**question)])
+        (answer,) = stub.ServerReflectionInfo(asked, metadata=client.metadata, timeout=10)
+        return answer
+
+    for token in ("", "wrong"):
+        told = refusal(lambda token=token: ask(guarded.client(token=token), list_services=""))  # type: ignore[misc]
+        assert told.code == "UNAUTHENTICATED"
+    client = guarded.client(token=TOKEN)
+    names = {service.name for service in ask(client, list_services="").list_services_response.service}
+    assert names == {*SERVICES, "grpc.reflection.v1alpha.ServerReflection"}
+    answer = ask(client, file_containing_symbol="durable.space.v1.FileService")
+    files = [FileDescriptorProto.FromString(file) for file in answer.file_descriptor_response.file_descriptor_proto]
+    methods = {method.name for file in files for service in file.service for method in service.method}
+    assert "Open" in methods

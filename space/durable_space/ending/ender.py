@@ -16,8 +16,6 @@ from durable_space.ending.cgroup import CgroupTree, find_root
 from durable_space.ending.tree import Tree, end
 from durable_space.refusal import Code, Reason, Refused
 
-PROOF_SECONDS_MAX = 20.0
-
 
 @dataclass(frozen=True, slots=True)
 class Ended:
@@ -28,8 +26,9 @@ class Ended:
 class Ender:
     """Blocking; one call at a time (`epochs` has the lock)."""
 
-    def __init__(self, data: Path, instance_id: str, workspace: Path, mechanism: str) -> None:
+    def __init__(self, data: Path, instance_id: str, workspace: Path, mechanism: str, proof_seconds: float) -> None:
         """UsageError: the mechanism was forced and this machine has not got it."""
+        self._proof_seconds = proof_seconds
         self._data = str(data)
         self._instance_id = instance_id
         self._workspace = workspace
@@ -67,7 +66,7 @@ class Ender:
 
         Raise Refused (ProofFailed): something may live; whoever asked must take the Space for lost.
         """
-        deadline = time.monotonic() + PROOF_SECONDS_MAX
+        deadline = time.monotonic() + self._proof_seconds
         claimed = [target for target in targets if target.claim is not None]
         live = [target for target in claimed if target.shim_alive]
         killed = {target.row.seq for target in live}

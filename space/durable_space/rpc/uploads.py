@@ -16,7 +16,7 @@ class UploadCalls:
         self._runtime = runtime
         self._files = files
         self._chunk_bytes_max = chunk_bytes_max
-        self._uploads = Uploads(runtime.config.data / "staging", runtime.config.limits.free_bytes)
+        self._uploads = Uploads(runtime.config.data / "staging", runtime.config.limits)
 
     async def begin(self, caller: Caller, upload_id: str, target: Target, seconds: float) -> cua.BeginUploadResponse:
         def begin() -> Upload:
