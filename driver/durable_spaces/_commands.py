@@ -197,10 +197,10 @@ class Commands:
                                     spec = None
                                     sinks.started()
                             case "data":
-                                offset = _deliver(event.data, offset, sinks)
+                                offset = deliver(event.data, offset, sinks)
                                 patience.reset()
                             case "end":
-                                return _end(event.end)
+                                return read_end(event.end)
                             case _:
                                 patience.reset()
                         if sinks.spoiled() and not killed:
@@ -256,7 +256,7 @@ _Call = (
 )
 
 
-def _deliver(data: process.ProcessData, offset: int, sinks: Sinks) -> int:
+def deliver(data: process.ProcessData, offset: int, sinks: Sinks) -> int:
     """Hand on what lies behind `offset`; the offset behind it. Replays overlap, and what is no longer kept leaves a gap."""
     stream: Stream = "stderr" if data.WhichOneof("output") == "stderr" else "stdout"
     piece = data.stderr if stream == "stderr" else data.stdout
@@ -281,7 +281,7 @@ def _after_gap(refused: SpaceRefused, offset: int, sinks: Sinks) -> int:
     raise refused
 
 
-def _end(end: process.ProcessEnd) -> CommandEnd:
+def read_end(end: process.ProcessEnd) -> CommandEnd:
     if end.lost:
         raise HaltError("CommandLost", "the command's end is unknown; the next drive undoes it and runs it again")
     number = end.signal_number or end.signal

@@ -12,9 +12,10 @@ from durable_base.crash import crash_point
 from durable_base.errors import HaltError, StaleEpochError
 from durable_harness.env import Stream
 from durable_harness.tools import Tool
-from durable_spaces._commands import CommandEnd, Commands, CommandSpec, Sinks
+from durable_spaces._commands import CommandEnd, CommandSpec, Sinks
 from durable_spaces._drive import Drive
 from durable_spaces._errors import SpaceRefused
+from durable_spaces._parts import CommandOperations
 
 _KILL_SECONDS = 10.0
 
@@ -36,7 +37,7 @@ class FreeConduct:
         return request_id, await run_with_caller(self._drive.space.commands, spec, request_id, sinks)
 
 
-async def run_with_caller(commands: Commands, spec: CommandSpec, request_id: str, sinks: Sinks) -> CommandEnd:
+async def run_with_caller(commands: CommandOperations, spec: CommandSpec, request_id: str, sinks: Sinks) -> CommandEnd:
     """Run a command that nothing will ever attach to again: cancelling the caller kills it before the caller goes on.
 
     Where the Space can't be reached for that, the next epoch does it. A start that is under way is waited for: killing what the

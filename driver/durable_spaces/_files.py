@@ -89,10 +89,10 @@ class Files:
         return await self._again(path, attempt)
 
     async def open_file(self, path: str, *, no_follow: bool) -> SpaceBinaryReader:
-        return SpaceBinaryReader(await self._open(files.OpenTarget(path=path, no_follow=no_follow)), _info)
+        return SpaceBinaryReader(await self._open(files.OpenTarget(path=path, no_follow=no_follow)), file_info)
 
     async def open_folder(self, path: str) -> SpaceDirReader:
-        return SpaceDirReader(await self._open(files.OpenTarget(path=path, directory=True)), _info)
+        return SpaceDirReader(await self._open(files.OpenTarget(path=path, directory=True)), file_info)
 
     async def _open(self, target: files.OpenTarget) -> OpenedInSpace:
         held = OpenedInSpace(self._wire, self._more, target, lambda refused, path: file_error(refused.refusal, path))
@@ -135,7 +135,7 @@ class Files:
     async def info(self, path: str, *, follow: bool = False) -> FileInfo:
         request = filesystem.StatRequest(path=path, no_follow_symlinks=not follow)
         answer = await self._again(path, lambda m: self._files.Stat(request, metadata=m, timeout=self._call))
-        info = _info(answer.entry)
+        info = file_info(answer.entry)
         if info is None:
             raise FileError("invalid", path, "neither file, directory nor symlink")
         return info
@@ -146,7 +146,7 @@ class Files:
         while True:
             request = filesystem.ListDirRequest(path=path, depth=1, include_hidden=True, page_token=token)
             answer = await self._again(path, _listing(self._files, request, self._call))
-            entries.extend(info for entry in answer.entries if (info := _info(entry)) is not None)
+            entries.extend(info for entry in answer.entries if (info := file_info(entry)) is not None)
             if not (token := answer.next_page_token):
                 return entries
 
@@ -203,7 +203,7 @@ def _listing(
     return lambda metadata: stub.ListDir(request, metadata=metadata, timeout=seconds)
 
 
-def _info(entry: filesystem.EntryInfo) -> FileInfo | None:
+def file_info(entry: filesystem.EntryInfo) -> FileInfo | None:
     kind = _KINDS.get(entry.type)
     if kind is None:
         return None

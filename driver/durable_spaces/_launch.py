@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from durable_harness.env import ExecError
 from durable_harness.env_paths import check_launch, is_text
 from durable_spaces._commands import CommandSpec
-from durable_spaces.client import FencedSpace
+from durable_spaces._parts import Space
 
 _SHELLS = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash", "/bin/sh")
 
@@ -16,7 +16,7 @@ _SHELLS = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash", "/bin/sh")
 class Launches:
     """`env` is added to the Space's environment; `shell` takes `-c`, None for the first that the Space has."""
 
-    def __init__(self, space: FencedSpace, env: Mapping[str, str], shell: str | None) -> None:
+    def __init__(self, space: Space, env: Mapping[str, str], shell: str | None) -> None:
         self._space = space
         self._env = env
         self._configured = shell

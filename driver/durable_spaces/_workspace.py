@@ -64,7 +64,7 @@ class Workspace:
         try:
             return await self._wire.retried(attempt)
         except SpaceRefused as refused:
-            raise _scan_refused(refused) from refused
+            raise scan_refused(refused) from refused
 
     async def read_blobs(self, hashes: Sequence[str]) -> dict[str, bytes]:
         """The bytes by hash, verified here too. Raises BlobsChanged where a file is no longer what the scan saw."""
@@ -110,7 +110,7 @@ class Workspace:
         await self._wire.retried(attempt)
 
 
-def _scan_refused(refused: SpaceRefused) -> Exception:
+def scan_refused(refused: SpaceRefused) -> Exception:
     match refused.refusal.condition:
         case "WorkspaceTooLarge":
             counted = refused.refusal.metadata

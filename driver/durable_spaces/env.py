@@ -37,7 +37,7 @@ from durable_spaces._commands import CommandEnd, CommandSpec, Sinks
 from durable_spaces._errors import SpaceRefused
 from durable_spaces._launch import Launches
 from durable_spaces._opened import SpaceBinaryReader, SpaceDirReader
-from durable_spaces.client import FencedSpace
+from durable_spaces._parts import Space
 
 
 class Conduct(Protocol):
@@ -59,7 +59,7 @@ class Conduct(Protocol):
 class SpaceExecutionEnv:
     def __init__(
         self,
-        space: FencedSpace,
+        space: Space,
         conduct: Conduct,
         cwd: str | None = None,
         *,

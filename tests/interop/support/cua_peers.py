@@ -71,40 +71,54 @@ class Peer:
         return method(request, metadata=self.metadata, timeout=CALL_SECONDS)
 
 
-@contextmanager
-def real_daemon(folder: Path) -> Iterator[Peer]:
-    """cua-spacesd on a free port; without a desktop, and told not to report usage."""
-    binary = cua_package() / "cua" / "bin" / "cua-spacesd-linux-x86_64"
-    binary.chmod(0o755)
-    workspace = folder / "workspace"
-    workspace.mkdir(parents=True)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    words = [
-        str(binary),
-        "serve",
-        "--listen",
-        f"127.0.0.1:{port}",
-        "--token",
-        TOKEN,
-        "--data-dir",
-        str(folder / "data"),
-    ]
-    words += ["--no-desktop", "--no-driver", "--no-mcp"]
-    environment = {**os.environ, "DO_NOT_TRACK": "1", "HOME": str(folder)}
-    with (folder / "daemon.log").open("wb") as log:
-        process = subprocess.Popen(words, env=environment, cwd=workspace, stdout=log, stderr=log)
-    try:
-        until(lambda: accepts(port) or process.poll() is not None, 20, "cua-spacesd listens")
+class RealDaemon:
+    """cua-spacesd on a port of its own, killed and started again at will; without a desktop, and told not to report usage.
+
+    `variables` are added to its environment, which commands inherit.
+    """
+
+    def __init__(self, folder: Path, **variables: str) -> None:
+        self.folder = folder
+        self.workspace = folder / "workspace"
+        self.workspace.mkdir(parents=True)
+        self.binary = cua_package() / "cua" / "bin" / "cua-spacesd-linux-x86_64"
+        self.binary.chmod(0o755)
+        self._environment = {**os.environ, "DO_NOT_TRACK": "1", "HOME": str(folder), **variables}
+        self._process: subprocess.Popen[bytes] | None = None
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        words = [str(self.binary), "serve", "--listen", self.address, "--token", TOKEN]
+        words += ["--data-dir", str(self.folder / "data"), "--no-desktop", "--no-driver", "--no-mcp"]
+        with (self.folder / "daemon.log").open("ab") as log:
+            process = subprocess.Popen(words, env=self._environment, cwd=self.workspace, stdout=log, stderr=log)
+        self._process = process
+        until(lambda: accepts(self.port) or process.poll() is not None, 20, "cua-spacesd listens")
         if process.poll() is not None:
-            raise AssertionError((folder / "daemon.log").read_text()[-2000:])
-        peer = Peer("cua-spacesd", f"127.0.0.1:{port}", workspace)
+            raise AssertionError((self.folder / "daemon.log").read_text()[-2000:])
+
+    def kill(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+@contextmanager
+def real_daemon(folder: Path, **variables: str) -> Iterator[Peer]:
+    daemon = RealDaemon(folder, **variables)
+    try:
+        daemon.start()
+        peer = Peer("cua-spacesd", daemon.address, daemon.workspace)
         yield peer
         peer.channel.close()
     finally:
-        process.kill()
-        process.wait()
+        daemon.kill()
 
 
 @contextmanager
