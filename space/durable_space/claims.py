@@ -14,11 +14,13 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from durable_base.files import write_atomic
 from durable_space import layout
+
+RULE_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +43,31 @@ def read_rule(data: str) -> ClaimRule:
 
 
 def write_rule(data: str, rule: ClaimRule) -> None:
-    """Survives SIGKILL; not power loss, which leaves no shim to read it (it is written anew from the ledger at start)."""
+    """At start, from the ledger; nothing if it says so already. By a rename, so without the lock, which a shim that was stopped
+    in its look may hold. Survives SIGKILL; not power loss, which leaves no shim to read it."""
+    with suppress(OSError, ValueError, KeyError):
+        if read_rule(data) == rule:
+            return
+    write_atomic(layout.floor_file(data), _text(rule), sync=False)
+
+
+def change_rule(data: str, rule: ClaimRule) -> None:
+    """The same under `exclusive`, and in place: a disk that is full must not keep a newer driver from ending what fills it."""
+    text, path = _text(rule), layout.floor_file(data)
+    if len(text) > RULE_BYTES or os.path.getsize(path) != RULE_BYTES:
+        write_atomic(path, text, sync=False)
+        return
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.pwrite(fd, text, 0)
+    finally:
+        os.close(fd)
+
+
+def _text(rule: ClaimRule) -> bytes:
+    """With spaces at the end, which JSON allows: one block on the disk, whatever the rule."""
     value = {"epoch": rule.epoch, "barred_through": rule.barred_through, "admitted": sorted(rule.admitted)}
-    write_atomic(layout.floor_file(data), json.dumps(value).encode(), sync=False)
+    return json.dumps(value).encode().ljust(RULE_BYTES)
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass
@@ -101,7 +101,7 @@ class Commands:
     def observe(self, row: Row) -> Observed:
         """Reads in the order that `states.Facts` asks for."""
         known = self._settled.get(row.seq)
-        if known is not None and known.row == row:
+        if known is not None and known.row is row:
             return known
         same_boot = row.boot_id == self.boot_id
         record, alive = _record.read(self._record_of(row)) if same_boot else (_record.NOTHING, False)
@@ -224,21 +224,32 @@ class Commands:
                 self._make_folder(row.seq)
 
     def _make_folder(self, seq: int) -> None:
+        """With the record's disk block: a claim, or the mark that bars it, then finds room on a disk that has none."""
         folder = self.folder(seq)
         with suppress(FileExistsError):
             os.mkdir(folder, 0o700)
-        os.close(os.open(os.path.join(folder, layout.RECORD), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        fd = os.open(os.path.join(folder, layout.RECORD), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.posix_fallocate(fd, 0, _record.RECORD_BYTES)
+        finally:
+            os.close(fd)
 
     def bar(self, row: Row) -> bool:
         """Make it certain that no shim claims it any more. False: one has."""
         return _record.bar(self._record_of(row))
 
-    def drop(self, seqs: list[int]) -> None:
-        """Rows first: a row without its files would be a loss, files without their row are only swept at the next start."""
-        self.ledger.forget(seqs)
+    def drop(self, seqs: Collection[int]) -> int:
+        """Rows that were there and are gone. `remove_folders` is to follow: a row without its files would be a loss, files
+        without their row are only swept at the next start."""
+        gone = self.ledger.forget(seqs)
         for seq in seqs:
             self._settled.pop(seq, None)
             self._unsettled.discard(seq)
+        return gone
+
+    def remove_folders(self, seqs: Collection[int]) -> None:
+        """Of rows that were dropped."""
+        for seq in seqs:
             with self._folders:
                 shutil.rmtree(self.folder(seq), ignore_errors=True)
 

@@ -8,6 +8,7 @@ next start repeats 3 and 4 before it listens, and so does the same call again.
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from durable_space.commands import Commands, Observed
 from durable_space.ending.ender import Ender
 from durable_space.gate import Gate
 from durable_space.ledger import Verdict
-from durable_space.refusal import Code, Reason, Refused, stale
+from durable_space.refusal import Code, Reason, Refused, disk_full, stale
 from durable_space.rows import Row
 from durable_space.states import State
 
@@ -121,6 +122,10 @@ class Epochs:
                 f"{error}: end it, or replace the Space",
                 condition="ProofFailed",
             ) from None
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise disk_full(f"{self._data}: no room: free some space; the floor is as it was") from None
         self._wake()
         seen = self._commands.all()
         targets = [one for one in seen if self._must_end(one, floor, everything)]
@@ -135,12 +140,12 @@ class Epochs:
         claim a row that the ledger calls never started. The other way round only bars for a while what may start: the next
         daemon writes the rule anew from the ledger."""
         before = self._ledger.rule
-        claims.write_rule(self._data, self._ledger.rule_after(verdict))
+        claims.change_rule(self._data, self._ledger.rule_after(verdict))
         crash_point("epoch.rule_written")
         try:
             self._ledger.decide(verdict)
         except BaseException:
-            claims.write_rule(self._data, before)
+            claims.change_rule(self._data, before)
             raise
         crash_point("epoch.ledger_synced")
 

@@ -11,7 +11,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
-from durable_space import layout, output
+from durable_space import layout
 from durable_space.commands import Ending, Observed, forgotten
 from durable_space.output import OutputReader, Piece
 from durable_space.refusal import Code, Reason, Refused, limit
@@ -65,12 +65,16 @@ async def follow(
         if fresh:
             await _wait(notice, LOOK_SECONDS)  # its shim says when there is something to see
         observed = await _until_started(runtime, row.seq, notice)
-        first, end = (0, 0) if fresh else await runtime.run(output.kept_range, folder)
-        if offset is None:
-            offset = max(first, end - tail_bytes)
-        yield Start(observed, deduplicated, first, end)
-        reader = OutputReader(folder, offset)
+        reader = OutputReader(folder)
         try:
+            # Held open before its offset is told: what was there when it was asked for is there when it is read.
+            if fresh:
+                first, end = 0, 0
+            elif offset is None:
+                first, end = await runtime.run(reader.seek_newest, tail_bytes)
+            else:
+                first, end = await runtime.run(reader.seek, offset)
+            yield Start(observed, deduplicated, first, end)
             async for event in _output_and_end(runtime, row.seq, reader, notice, idle_seconds, live=fresh):
                 yield event
         finally:

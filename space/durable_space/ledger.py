@@ -16,7 +16,7 @@ import secrets
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +26,8 @@ from durable_base.crash import crash_point
 from durable_base.errors import UsageError
 from durable_base.floor import Floor
 from durable_space.claims import ClaimRule
+from durable_space.index import RowIndex
+from durable_space.refusal import disk_full
 from durable_space.rows import CommandConfig, Row
 
 T = TypeVar("T")
@@ -67,9 +69,8 @@ class Ledger:
     def __init__(self, path: Path, generation: int) -> None:
         """Open or make it. UsageError: a file of another version, or of a later generation (rule 36)."""
         self._lock = threading.Lock()
-        self.rows: dict[int, Row] = {}
-        self._by_request: dict[str, int] = {}
-        self._by_tag: dict[str, set[int]] = {}
+        self._index = RowIndex()
+        self.rows: Mapping[int, Row] = self._index.rows
         fresh = not path.exists()
         self._writer = _Writer(path)
         self._writer.run(lambda db: _prepare(db, generation)).result()
@@ -90,22 +91,31 @@ class Ledger:
         self.floor = Floor(int(meta["epoch"]), meta["incarnation"])
         self.rule = ClaimRule(self.floor.epoch, int(meta["barred_through"]), frozenset(json.loads(meta["admitted"])))
         for row in self._writer.run(_read_rows).result():
-            self._keep(row)
+            self._index.keep(row)
         self.seq = self._next = max(int(meta["seq"]), max(self.rows, default=0))
 
     def close(self) -> None:
         self._writer.close()
 
     def by_request(self, request_id: str) -> Row | None:
-        seq = self._by_request.get(request_id)
-        return None if seq is None else self.rows[seq]
+        with self._lock:
+            return self._index.by_request(request_id)
 
     def by_tag(self, tag: str) -> Row | None:
         """The newest row that has it as tag or as request id."""
         with self._lock:
-            seq = max(self._by_tag.get(tag, ()), default=0)
-            seq = max(seq, self._by_request.get(tag, 0))
-            return self.rows.get(seq)
+            return self._index.by_tag(tag)
+
+    def by_key(self, key: str) -> list[Row]:
+        """Rows of all epochs, in any order (rule 6)."""
+        with self._lock:
+            return self._index.by_key(key)
+
+    def by_prefix(self, prefix: str) -> list[Row]:
+        """Rows whose key begins so. A row that comes meanwhile may be missing."""
+        keys = [key for key in self._index.all_keys() if key.startswith(prefix)]  # without the lock: there may be many
+        with self._lock:
+            return [row for key in keys for row in self._index.by_key(key)]
 
     def reserve(
         self,
@@ -134,8 +144,8 @@ class Ledger:
         def keep(_: None) -> Row:
             with self._lock:
                 if instead_of is not None:
-                    self._drop(instead_of)
-                self._keep(row)
+                    self._index.drop(instead_of)
+                self._index.keep(row)
                 self.seq = max(self.seq, row.seq)
             crash_point("ledger.reserved_synced")
             then(row)
@@ -158,7 +168,7 @@ class Ledger:
         with self._lock:
             self.floor, self.rule = verdict.floor, rule
             for row in changed:
-                self._keep(row)
+                self._index.keep(row)
 
     def mark(
         self, seqs: Iterable[int], *, stopping: bool = False, proven: bool = False, never_started: bool = False
@@ -178,11 +188,12 @@ class Ledger:
             self._writer.run(lambda db: _update(db, changed)).result()
             with self._lock:
                 for row in changed:
-                    self._keep(row)
+                    self._index.keep(row)
 
-    def forget(self, seqs: Iterable[int]) -> None:
+    def forget(self, seqs: Iterable[int]) -> int:
+        """How many were there. Only rows of which nothing lives or may start: nobody else changes those."""
         with self._lock:
-            gone = [self.rows[seq] for seq in seqs]
+            gone = [self.rows[seq] for seq in seqs if seq in self.rows]
             newest = self._next
 
         def write(db: sqlite3.Connection) -> None:
@@ -191,8 +202,7 @@ class Ledger:
 
         self._writer.run(write).result()
         with self._lock:
-            for row in gone:
-                self._drop(row)
+            return sum(self._index.drop(row) for row in gone)
 
     def rule_after(self, verdict: Verdict) -> ClaimRule:
         """What `decide` will make of the rule, if no row is reserved meanwhile."""
@@ -207,20 +217,6 @@ class Ledger:
         if row.seq in verdict.never_started:
             return replace(row, never_started=True)
         return replace(row, owner=verdict.floor)
-
-    def _keep(self, row: Row) -> None:
-        self.rows[row.seq] = row
-        self._by_request[row.request_id] = row.seq
-        self._by_tag.setdefault(row.tag, set()).add(row.seq)
-
-    def _drop(self, row: Row) -> None:
-        self.rows.pop(row.seq, None)
-        if self._by_request.get(row.request_id) == row.seq:
-            del self._by_request[row.request_id]
-        tagged = self._by_tag.get(row.tag, set())
-        tagged.discard(row.seq)
-        if not tagged:
-            self._by_tag.pop(row.tag, None)
 
 
 class _Job:
@@ -299,13 +295,19 @@ def _commit(db: sqlite3.Connection, batch: list[_Job]) -> None:
         if db.in_transaction:
             db.execute("rollback")
         for job in batch:
-            job.future.set_exception(error)
+            job.future.set_exception(_told(error))
         return
     for job, result in zip(batch, results, strict=True):
         try:
             job.future.set_result(job.then(result))
         except Exception as error:
             job.future.set_exception(error)
+
+
+def _told(error: BaseException) -> BaseException:
+    if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode == sqlite3.SQLITE_FULL:
+        return disk_full("the ledger can't grow: free some space on the data folder's disk; nothing was changed")
+    return error
 
 
 def _prepare(db: sqlite3.Connection, generation: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from dataclasses import dataclass
 
 from durable_space._sink import RECORD, STDERR
@@ -42,16 +43,57 @@ def kept_range(folder: str) -> tuple[int, int]:
 
 
 class OutputReader:
-    """One reader's place in the output of one command. Not thread-safe; at most one segment is open."""
+    """One reader's place in the output of one command. At most one segment is open, and stays readable while it is, whatever
+    is dropped meanwhile. One thread reads at a time; another may close."""
 
-    def __init__(self, folder: str, offset: int) -> None:
+    def __init__(self, folder: str) -> None:
         self._folder = folder
-        self.offset = offset
+        self.offset = 0
+        self._lock = threading.Lock()  # a follower that is cancelled closes while its thread still reads
+        self._closed = False
         self._start = -1  # of the open segment
         self._data = self._index = -1
         self._changes: list[tuple[int, bool]] = []  # (offset, from here on stderr), of the open segment
 
+    def seek(self, offset: int) -> tuple[int, int]:
+        """Stand at `offset`. Give what `kept_range` gives. Raise Refused (OutputGone)."""
+        with self._lock:
+            kept = kept_range(self._folder)
+            self._stand_at(offset)
+            return kept
+
+    def seek_newest(self, bytes_max: int) -> tuple[int, int]:
+        """The same for the newest `bytes_max`, which are always there: of a command that drops what was just found, those
+        that are the newest a moment later."""
+        with self._lock:
+            while True:
+                first, end = kept_range(self._folder)
+                try:
+                    self._stand_at(max(first, end - bytes_max))
+                except Refused:
+                    continue
+                return first, end
+
     def close(self) -> None:
+        """For good. Waits for a read that is under way."""
+        with self._lock:
+            self._closed = True
+            self._let_go()
+
+    def read(self, bytes_max: int) -> list[Piece]:
+        """What is there now from `offset` on, at most `bytes_max`; empty: nothing yet, or it was closed.
+
+        Raise Refused (OutputGone) if bytes at `offset` were dropped.
+        """
+        with self._lock:
+            return self._read(bytes_max)
+
+    def _stand_at(self, offset: int) -> None:
+        self._let_go()
+        self.offset = offset
+        self._open()
+
+    def _let_go(self) -> None:
         for fd in (self._data, self._index):
             if fd >= 0:
                 os.close(fd)
@@ -59,11 +101,7 @@ class OutputReader:
         self._start = -1
         self._changes = []
 
-    def read(self, bytes_max: int) -> list[Piece]:
-        """What is there now from `offset` on, at most `bytes_max`; empty: nothing yet.
-
-        Raise Refused (OutputGone) if bytes at `offset` were dropped.
-        """
+    def _read(self, bytes_max: int) -> list[Piece]:
         if self._start < 0 and not self._open():
             return []
         while True:
@@ -80,12 +118,13 @@ class OutputReader:
             # A newer segment exists, so this one has its final size: go on to the one that starts where it ends.
             if os.fstat(self._data).st_size > here:
                 continue
-            self.close()
+            self._let_go()
             if not self._open():
                 return []
 
     def _open(self) -> bool:
-        starts = segments(self._folder)
+        """False: closed, or there is no output yet."""
+        starts = [] if self._closed else segments(self._folder)
         if not starts:
             return False
         if self.offset < starts[0]:
@@ -124,16 +163,21 @@ class OutputReader:
 
 
 def tail(folder: str, bytes_max: int) -> list[Piece]:
-    """The newest bytes that are kept."""
-    first, end = kept_range(folder)
-    reader = OutputReader(folder, max(first, end - bytes_max))
-    found: list[Piece] = []
+    """The newest bytes that are kept, at most `bytes_max`. Never OutputGone: what is dropped while it is read, newer bytes
+    have replaced."""
+    reader = OutputReader(folder)
     try:
-        while reader.offset < end and (pieces := reader.read(bytes_max)):
-            found += pieces
+        while True:
+            _, end = reader.seek_newest(bytes_max)
+            found: list[Piece] = []
+            try:
+                while (left := end - reader.offset) > 0 and (pieces := reader.read(left)):
+                    found += pieces
+            except Refused:
+                continue
+            return found
     finally:
         reader.close()
-    return found
 
 
 def gone(offset: int, first: int) -> Refused:

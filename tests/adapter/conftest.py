@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from durable_base import crash
 from durable_spaces.spaces import daemon_pid
 from durable_spaces.testing import Drive, DriverProcess, drive_to_the_end, left_behind
 
@@ -28,6 +30,7 @@ class Daemon:
     folder: Path
     process: subprocess.Popen[bytes] | None = None
     generation: int = 0
+    preface: str = ""  # Python that runs in the daemon's process before its own
 
     @property
     def data(self) -> Path:
@@ -41,17 +44,19 @@ class Daemon:
     def target(self) -> str:
         return f"unix:{self.folder / 's'}"
 
-    def start(self) -> Daemon:
+    def start(self, *, crash_at: str = "") -> Daemon:
         self.workspace.mkdir(exist_ok=True)
+        run = "from durable_space.cli import space; space(prog_name='durable space')"
         with (self.folder / "daemon.log").open("ab") as log:
             self.process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "durable_space"),
+                    *(sys.executable, "-c", f"{self.preface}\n{run}"),
                     *("--data", str(self.data), "--workspace", str(self.workspace), "--listen", self.target),
                 ],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                env={**os.environ, crash.VARIABLE: crash_at},
             )
         until = time.monotonic() + 20
         while not (self.data / "address").exists() or daemon_pid(self.data) != self.process.pid:

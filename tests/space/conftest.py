@@ -12,6 +12,19 @@ from durable_space.testing import Client, LocalDaemon, kill_mechanisms
 MECHANISMS = kill_mechanisms()
 
 
+class PatchedDaemon(LocalDaemon):
+    """Runs `preface` before its own first line: a fault in the daemon's process alone, not in its zygote or a shim."""
+
+    def __init__(self, folder: Path, preface: str, *options: str) -> None:
+        super().__init__(folder, *options)
+        self.preface = preface
+
+    def command(self) -> list[str]:
+        words = super().command()
+        run = "from durable_space.cli import space; space(prog_name='durable space')"
+        return [words[0], "-c", f"{self.preface}\n{run}", *words[3:]]
+
+
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[LocalDaemon]:
     """Not started yet; whatever it and its commands are doing at the end is ended."""
@@ -27,9 +40,16 @@ def space(daemon: LocalDaemon) -> Client:
 
 
 @pytest.fixture(params=MECHANISMS)
-def each_mechanism(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalDaemon]:
+def mechanism(request: pytest.FixtureRequest) -> str:
+    """Each way to kill that this machine has."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def each_mechanism(mechanism: str, tmp_path: Path) -> Iterator[LocalDaemon]:
     """A daemon, not started yet, for each way to kill that this machine has."""
-    made = LocalDaemon(tmp_path, "--kill-mechanism", request.param)
+    made = LocalDaemon(tmp_path, "--kill-mechanism", mechanism)
     yield made
     made.stop()
 
@@ -55,6 +75,20 @@ def make_daemon(tmp_path: Path) -> Iterator[Callable[..., LocalDaemon]]:
 
     def make(*options: str, **more: object) -> LocalDaemon:
         made.append(LocalDaemon(tmp_path / str(len(made)), *options, **more))  # type: ignore[arg-type]
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.stop()
+
+
+@pytest.fixture
+def make_patched(tmp_path: Path) -> Iterator[Callable[..., PatchedDaemon]]:
+    """`make(preface, *options)`: a daemon, not started yet, that runs this Python before its own."""
+    made: list[PatchedDaemon] = []
+
+    def make(preface: str, *options: str) -> PatchedDaemon:
+        made.append(PatchedDaemon(tmp_path / f"patched-{len(made)}", preface, *options))
         return made[-1]
 
     yield make

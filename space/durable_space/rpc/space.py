@@ -7,8 +7,8 @@ import os
 from durable_base.floor import Floor
 from durable_protocol.durable.space.v1 import space_pb2 as durable
 from durable_protocol.durable.space.v1.space_pb2_grpc import LedgerServiceServicer, SpaceServiceServicer
-from durable_space import layout, output
-from durable_space.refusal import Code, Reason, Refused, invalid
+from durable_space import forgetting, layout, output
+from durable_space.refusal import invalid
 from durable_space.rpc import messages
 from durable_space.rpc.admission import admit_changer, caller_of
 from durable_space.rpc.caller import INCARNATION, read_caller, read_incarnation, text_metadata
@@ -67,10 +67,8 @@ class LedgerService(LedgerServiceServicer):
 
     async def Lookup(self, request: durable.LookupRequest, context: Context) -> durable.LookupResponse:
         def read() -> list[durable.CommandRecord]:
-            rows = [row for row in list(self._runtime.ledger.rows.values()) if row.key == request.key]
-            rows.sort(key=lambda row: (-row.owner.epoch, -row.seq))
             records = []
-            for row in rows:
+            for row in sorted(self._runtime.ledger.by_key(request.key), key=lambda row: (-row.owner.epoch, -row.seq)):
                 folder = os.path.join(self._runtime.commands.folder(row.seq), layout.OUTPUT)
                 records.append(messages.command_record(self._runtime.commands.observe(row), *output.kept_range(folder)))
             return records
@@ -84,23 +82,8 @@ class LedgerService(LedgerServiceServicer):
             raise invalid("prefix is required: a key's first part, as in `<log id>/`")
         await self._runtime.admit(caller)
 
-        def forget() -> int:
-            with self._runtime.gate.change(caller):
-                rows = [row for row in list(self._runtime.ledger.rows.values()) if row.key.startswith(request.prefix)]
-                for row in rows:
-                    seen = self._runtime.commands.observe(row)
-                    if not seen.settled or seen.shim_alive:
-                        raise Refused(
-                            Code.FAILED_PRECONDITION,
-                            Reason.UNSPECIFIED,
-                            "a command of this prefix, or what it left behind, still runs: end it first",
-                            condition="StillRunning",
-                            metadata={"request_id": row.request_id},
-                        )
-                self._runtime.commands.drop([row.seq for row in rows])
-                return len(rows)
-
-        return durable.ForgetResponse(rows=await self._runtime.run(forget))
+        rows = await self._runtime.run_long(forgetting.forget, self._runtime, caller, request.prefix)
+        return durable.ForgetResponse(rows=rows)
 
 
 def floor_message(floor: Floor) -> durable.Floor:
