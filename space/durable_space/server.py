@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -147,7 +148,12 @@ def bind(server: grpc.aio.Server, address: Address, credentials: grpc.ServerCred
 
 def announce(data: Path, runtime: Runtime, addresses: list[str]) -> None:
     """For whoever started the daemon: from now on it answers."""
-    write_atomic(data / "address", "".join(address + "\n" for address in addresses).encode(), sync=False)
+    text = "".join(address + "\n" for address in addresses).encode()
+    with suppress(FileNotFoundError):
+        if (data / "address").read_bytes() == text:
+            text = b""  # a restart finds no room on a disk that is full, and must work there
+    if text:
+        write_atomic(data / "address", text, sync=False)
     line = {
         "event": "listening",
         "addresses": addresses,
