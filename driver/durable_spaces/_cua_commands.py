@@ -6,7 +6,6 @@ SIGKILL under an epoch below the floor was killed by that floor's AdvanceEpoch, 
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable
 
@@ -16,67 +15,41 @@ from durable_harness.env import Stream
 from durable_protocol.cua.env.v1 import process_pb2 as process
 from durable_protocol.cua.env.v1 import process_pb2_grpc
 from durable_spaces._channel import Wire
-from durable_spaces._commands import CommandEnd, Commands, CommandSpec, Sinks, deliver, read_end
 from durable_spaces._errors import SpaceRefused
+from durable_spaces._processes import CommandEnd, CommandSpec, Processes, Sinks, deliver, gathered, read_end
 
 _KILLED = 128 + 9
-_STARTING_SECONDS = 5.0
 
 
 class CuaCommands:
-    def __init__(self, wire: Wire, commands: Commands) -> None:
+    def __init__(self, wire: Wire, recheck: Callable[[], Awaitable[None]]) -> None:
+        """`recheck` raises where another Space answers (rule 12): this daemon compares no identity."""
         self._wire = wire
-        self._commands = commands
+        self._processes = Processes(wire, recheck)
         self._stub = process_pb2_grpc.ProcessServiceStub(wire.channel)
 
     async def run(self, spec: CommandSpec, request_id: str, sinks: Sinks) -> CommandEnd:
         """Start it (once, as long as the daemon keeps its ledger) and wait for its end. Raises as `Commands.run`."""
-        return await self._settled(request_id, sinks, lambda heard: self._commands.run(spec, request_id, heard))
+        return await self._settled(spec, request_id, sinks)
 
     async def attach(self, request_id: str, sinks: Sinks) -> CommandEnd:
         """Wait for the end of a known command, with all its output that is kept. Never starts anything (rule 12)."""
-        return await self._settled(request_id, sinks, lambda heard: self._commands.attach(request_id, heard))
+        return await self._settled(None, request_id, sinks)
 
     async def output(self, request_id: str) -> tuple[bytes, int]:
         """All output of an ended command that the daemon still keeps, and how many bytes before it are gone."""
-        data = bytearray()
-        gone = 0
-
-        def gap(size: int) -> None:
-            nonlocal gone
-            gone += size
-
-        await self.attach(request_id, Sinks(output=lambda piece, _: data.extend(piece), gap=gap))
-        return bytes(data), gone
+        return await gathered(self.attach, request_id)
 
     async def kill(self, request_id: str) -> None:
         """End this command and its process group. A command that has ended, or that is not known, is fine."""
-        request = process.SignalProcessRequest(
-            process=process.ProcessSelector(tag=request_id), signal=process.SIGNAL_KILL, process_group=True
-        )
-        until = asyncio.get_running_loop().time() + _STARTING_SECONDS
-        while True:
-            try:
-                await self._wire.retried(
-                    lambda metadata: self._stub.SignalProcess(
-                        request, metadata=metadata, timeout=self._wire.call_seconds
-                    )
-                )
-                return
-            except SpaceRefused as refused:
-                if refused.refusal.reason != "ERROR_REASON_PROCESS_NOT_FOUND":
-                    raise
-                # Ended, or about to start: only the latter is worth another attempt.
-                record = await self._record(request_id)
-                if record is None or record.record.state != process.EXEC_STATE_RUNNING:
-                    return
-                if asyncio.get_running_loop().time() > until:
-                    raise
-                await asyncio.sleep(0.02)
 
-    async def _settled(
-        self, request_id: str, sinks: Sinks, follow: Callable[[Sinks], Awaitable[CommandEnd]]
-    ) -> CommandEnd:
+        async def runs() -> bool:
+            found = await self._record(request_id)
+            return found is not None and found.record.state == process.EXEC_STATE_RUNNING
+
+        await self._processes.kill(request_id, runs)
+
+    async def _settled(self, spec: CommandSpec | None, request_id: str, sinks: Sinks) -> CommandEnd:
         heard = 0
 
         def output(data: bytes, stream: Stream) -> None:
@@ -90,7 +63,8 @@ class CuaCommands:
             sinks.gap(size)
 
         try:
-            end = await follow(dataclasses.replace(sinks, output=output, gap=gap))
+            counted = dataclasses.replace(sinks, output=output, gap=gap)
+            end = await self._processes.follow(spec, request_id, counted, self.kill)
         except HaltError as halt:
             if halt.reason != "CommandLost":
                 raise

@@ -23,8 +23,9 @@ from durable_protocol.cua.env.v1 import process_pb2 as process
 from durable_protocol.cua.env.v1 import process_pb2_grpc
 from durable_space.helper.frames import BODY_BYTES_MAX, Frame, FrameError, Unpacker, pack
 from durable_spaces._channel import Wire
-from durable_spaces._commands import CommandEnd, Commands, CommandSpec, Sinks
+from durable_spaces._cua_commands import CuaCommands
 from durable_spaces._errors import Refusal, SpaceRefused, Unreachable
+from durable_spaces._processes import CommandEnd, CommandSpec, Sinks
 
 _CLOSE_SECONDS = 5.0
 _INPUT_BYTES = 256 * 1024  # of one SendInput: what a connection that breaks costs
@@ -50,7 +51,7 @@ class HelperLaunch:
 class Helper:
     """One helper at a time, started when it is needed; one request at a time."""
 
-    def __init__(self, wire: Wire, commands: Commands, launch: HelperLaunch, ready: Ready) -> None:
+    def __init__(self, wire: Wire, commands: CuaCommands, launch: HelperLaunch, ready: Ready) -> None:
         self._wire = wire
         self._commands = commands
         self._launch = launch
@@ -145,7 +146,7 @@ class _Running:
     def __init__(
         self,
         wire: Wire,
-        commands: Commands,
+        commands: CuaCommands,
         stub: process_pb2_grpc.ProcessServiceAsyncStub,
         request_id: str,
         spec: CommandSpec,

@@ -19,7 +19,6 @@ from durable_protocol.cua.env.v1 import system_pb2 as system
 from durable_space.helper.archive import build
 from durable_spaces._capabilities import serves_extension
 from durable_spaces._channel import Address, Deadlines, Wire
-from durable_spaces._commands import Commands
 from durable_spaces._cua_commands import CuaCommands
 from durable_spaces._cua_ground import Ground
 from durable_spaces._helper import Helper, HelperLaunch
@@ -105,10 +104,9 @@ class HelperSpace:
         self.root = workspace
         self.killed = killed  # commands that AdvanceEpoch ended
         self.shell: str | None = None
-        commands = Commands(wire, self.check_same)
+        self.commands = CuaCommands(wire, self.check_same)
         launch = HelperLaunch(workspace, identity.instance, helper_env)
-        self._helper = Helper(wire, commands, launch, self._ready)
-        self.commands = CuaCommands(wire, commands)
+        self._helper = Helper(wire, self.commands, launch, self._ready)
         self.files = HelperFiles(self._helper)
         self.workspace = HelperWorkspace(self._helper)
 
