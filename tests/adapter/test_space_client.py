@@ -22,6 +22,7 @@ import pytest
 from durable_protocol.cua.env.v1 import process_pb2 as cua
 from durable_space.testing import LocalDaemon
 from durable_spaces import _channel, client, image
+from durable_spaces._errors import Unreachable
 from durable_spaces.client import (
     Address,
     Advanced,
@@ -172,6 +173,19 @@ async def test_pauses_between_attempts_grow(sockets: Path) -> None:
             await one.info()
         assert 3.0 <= time.monotonic() - began < 6.0
     assert 4 <= attempts <= 20
+
+
+async def test_the_window_begins_with_the_first_failure() -> None:
+    """A call of minutes whose connection breaks is taken up again; what never comes back is given up."""
+    patience, broken = _channel.Patience(0.3), Unreachable("gone")
+    for _ in range(2):
+        await asyncio.sleep(0.4)
+        await patience.pause(broken)
+        patience.reset()
+    await patience.pause(broken)
+    await asyncio.sleep(0.4)
+    with pytest.raises(HaltError, match="SpaceUnreachable"):
+        await patience.pause(broken)
 
 
 # ---- every call ends
