@@ -7,7 +7,15 @@ import argparse
 import asyncio
 import sys
 
-from durable_spaces.client import Address, CommandSpec, Floor, HaltError, SpaceClient, new_incarnation
+from durable_spaces.client import (
+    Address,
+    CommandSpec,
+    Floor,
+    HaltError,
+    SpaceClient,
+    StaleEpochError,
+    new_incarnation,
+)
 
 KEY = "count-1"  # names this one run; another key is another run
 COUNT = CommandSpec.shell(
@@ -45,3 +53,7 @@ if __name__ == "__main__":
         sys.exit(asyncio.run(main(parser.parse_args().space)))
     except HaltError as halted:
         sys.exit(f"{halted}\nStart the daemon if it is not there, and then this program again.")
+    except StaleEpochError as stale:
+        sys.exit(f"{stale}: was this program started a second time?")
+    except KeyboardInterrupt:
+        sys.exit("\nThe command runs on. Start this program again to see its end.")

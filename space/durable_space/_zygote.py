@@ -133,7 +133,7 @@ def serve(requests: int, life: int, data: str, cgroups: str, namespaces: int) ->
 
 
 class _IdleError(Exception):
-    """No request came for a while."""
+    """No request came for a while, or nobody is left who would send one."""
 
 
 def _be_shim(requests: socket.socket, events: int, data: str, group: str, namespaces: int) -> NoReturn:
@@ -152,7 +152,7 @@ def _be_shim(requests: socket.socket, events: int, data: str, group: str, namesp
         for _ in range(COMMANDS_MAX):
             packet = requests.recv(PACKET_BYTES_MAX)
             signal.setitimer(signal.ITIMER_REAL, 0)
-            os.write(events, _EVENT.pack(os.getpid(), _TAKEN))
+            _tell(events, _TAKEN)
             if not packet:
                 break
             if shim is None:
@@ -166,7 +166,7 @@ def _be_shim(requests: socket.socket, events: int, data: str, group: str, namesp
             if claimed:
                 shim.run()
                 shim.make_ready()
-            os.write(events, _EVENT.pack(os.getpid(), _BACK))
+            _tell(events, _BACK)
             # One that was never asked waits for ever; one that is back may be one too many.
             signal.setitimer(signal.ITIMER_REAL, IDLE_SECONDS)
     except _IdleError:
@@ -176,6 +176,13 @@ def _be_shim(requests: socket.socket, events: int, data: str, group: str, namesp
         os.write(2, f"shim: {type(error).__name__}: {error}\n".encode())
     finally:
         os._exit(0)
+
+
+def _tell(events: int, what: int) -> None:
+    try:
+        os.write(events, _EVENT.pack(os.getpid(), what))
+    except BrokenPipeError:
+        raise _IdleError from None  # the zygote has gone; the next one knows nothing of this shim
 
 
 def _refuse(requests: socket.socket, packet: bytes, failure: int) -> None:

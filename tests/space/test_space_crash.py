@@ -69,6 +69,18 @@ def test_zygote_killed_before_it_forks_is_replaced_and_the_command_runs_once(dae
     assert ran(daemon) == 6
 
 
+def test_shim_that_outlived_its_zygote_ends_without_a_word(daemon: LocalDaemon) -> None:
+    """Nobody waits for it any more when its command is done; that is no error, and the log says none."""
+    client = daemon.start()
+    client.start("long", "until [ -e gate ]; do sleep 0.02; done; exit 4")
+    client = daemon.restart()
+    shim, start = daemon.shim(1), procfs.start_of(daemon.shim(1))
+    (daemon.workspace / "gate").touch()
+    assert collect(client.attach("long")).end.exit_code == 4
+    until(lambda: not procfs.is_alive(shim, start))
+    assert "shim:" not in daemon.log.read_text()
+
+
 def test_zygote_killed_while_commands_run_takes_none_along(space: Client, daemon: LocalDaemon) -> None:
     events = space.start("held", "read line; echo $line", stdin=True)
     zygote, start = daemon.zygote, procfs.start_of(daemon.zygote)
