@@ -54,6 +54,7 @@ class Ground:
         await self._wire.retried(
             lambda metadata: self._files.MakeDir(request, metadata=metadata, timeout=self._wire.call_seconds)
         )
+        await self._check_private(folder)
         marker = await self._read(posixpath.join(folder, "marker"))
         if marker is not None and _is_marker(marker):
             return
@@ -88,13 +89,29 @@ class Ground:
                 )
         return self._folder
 
+    async def _check_private(self, folder: str) -> None:
+        """What lies there is run: nobody else may have made it, or may change it."""
+        probe = posixpath.join(folder, f"probe-{secrets.token_hex(8)}")
+        mine = await self._write(probe, b"", filesystem.WRITE_MODE_OVERWRITE)
+        request = filesystem.RemoveRequest(path=probe, missing_ok=True)
+        await self._wire.retried(
+            lambda metadata: self._files.Remove(request, metadata=metadata, timeout=self._wire.call_seconds)
+        )
+        own = (await self._stat(folder, follow=False)).entry
+        if own.type != filesystem.FILE_TYPE_DIRECTORY or own.owner != mine.entry.owner or own.mode & 0o022:
+            raise HaltError(
+                "HelperRefused",
+                f"{folder} in the Space is not a folder that {mine.entry.owner} alone may write: remove it, or name another",
+                permanent=True,
+            )
+
     async def _marker(self) -> str:
         """Empty where there is none, or one that was cut off: that Space counts as another one."""
         marker = await self._read(posixpath.join(await self.folder(), "marker"))
         return marker.decode("ascii") if marker is not None and _is_marker(marker) else ""
 
-    async def _stat(self, path: str) -> filesystem.StatResponse:
-        request = filesystem.StatRequest(path=path)
+    async def _stat(self, path: str, *, follow: bool = True) -> filesystem.StatResponse:
+        request = filesystem.StatRequest(path=path, no_follow_symlinks=not follow)
         return await self._wire.retried(
             lambda metadata: self._files.Stat(request, metadata=metadata, timeout=self._wire.call_seconds)
         )
@@ -119,7 +136,9 @@ class Ground:
                 return None
             raise
 
-    async def _write(self, path: str, data: bytes, mode: filesystem.WriteMode.ValueType) -> None:
+    async def _write(
+        self, path: str, data: bytes, mode: filesystem.WriteMode.ValueType
+    ) -> filesystem.WriteFileResponse:
         header = filesystem.WriteFileHeader(
             path=path, mode=mode, permissions=0o600, expected_sha256=hashlib.sha256(data).hexdigest()
         )
@@ -129,10 +148,10 @@ class Ground:
             for at in range(0, len(data), _CHUNK_BYTES):
                 yield filesystem.WriteFileRequest(data=data[at : at + _CHUNK_BYTES])
 
-        async def attempt(metadata: Metadata) -> None:
-            await self._files.WriteFile(requests(), metadata=metadata, timeout=self._wire.call_seconds)
+        async def attempt(metadata: Metadata) -> filesystem.WriteFileResponse:
+            return await self._files.WriteFile(requests(), metadata=metadata, timeout=self._wire.call_seconds)
 
-        await self._wire.retried(attempt)
+        return await self._wire.retried(attempt)
 
 
 def _is_marker(data: bytes) -> bool:

@@ -13,7 +13,8 @@ from durable_protocol.cua.env.v1 import filesystem_pb2 as filesystem
 from durable_protocol.durable.space.v1 import files_pb2 as files
 from durable_spaces._errors import SpaceRefused
 from durable_spaces._files import file_error, file_info
-from durable_spaces._helper import Helper, Reply
+from durable_spaces._helper import Helper
+from durable_spaces._helper_process import Reply
 from durable_spaces._opened import SpaceBinaryReader, SpaceDirReader
 
 

@@ -21,6 +21,7 @@ from durable_spaces._capabilities import serves_extension
 from durable_spaces._channel import Address, Deadlines, Wire
 from durable_spaces._cua_commands import CuaCommands
 from durable_spaces._cua_ground import Ground
+from durable_spaces._errors import SpaceRefused
 from durable_spaces._helper import Helper, HelperLaunch
 from durable_spaces._helper_files import HelperFiles
 from durable_spaces._helper_workspace import HelperWorkspace
@@ -65,18 +66,24 @@ class CuaSpaceClient:
 
     async def advance(self, info: SpaceInfo) -> HelperSpace:
         """Fence every older driver out. Raises StaleEpochError (a newer one owns the Space), HaltError SpaceChanged,
-        SpaceBusy (another driver of the same epoch), MissingCapability, SpaceUnreachable."""
+        SpaceBusy (another driver of the same epoch), MissingCapability, HelperRefused, SpaceUnreachable."""
         own = self._wire.own
         request = process.AdvanceEpochRequest(epoch=own.epoch)
         answer = await self._wire.retried(
             lambda metadata: self._stub.AdvanceEpoch(request, metadata=metadata, timeout=self._wire.long_call_seconds)
         )
-        await self._ground.settle()
-        _, identity = await self._ground.look()
-        if info.identity.boot != identity.boot or info.identity.instance not in ("", identity.instance):
-            raise _changed()
-        self._space = HelperSpace(self._wire, self._ground, self._workspace, identity, answer.killed, self._helper_env)
-        await self._space.start()
+        try:
+            await self._ground.settle()
+            _, identity = await self._ground.look()
+            if info.identity.boot != identity.boot or info.identity.instance not in ("", identity.instance):
+                raise _changed()
+            self._space = HelperSpace(
+                self._wire, self._ground, self._workspace, identity, answer.killed, self._helper_env
+            )
+            await self._space.start()
+        except SpaceRefused as refused:
+            text = f"the Space helper can't be put there: {refused.refusal.message}; name a folder that the daemon may write"
+            raise HaltError("HelperRefused", text) from refused
         return self._space
 
     async def close(self) -> None:

@@ -324,6 +324,21 @@ async def test_a_daemon_that_is_killed_takes_helper_and_commands_along_and_both_
     assert (await space.commands.attach("short@1", QUIET)).exit_code == 5
 
 
+async def test_a_closed_client_asks_nothing_and_leaves_no_helper(drivers: Drivers, cua: RealDaemon) -> None:
+    space = await drivers.drive(1)
+    reader = await space.files.open_folder(space.root)
+    reading = [asyncio.create_task(space.files.info(f"{space.root}/f")) for _ in range(5)]
+    await asyncio.sleep(0)
+    await drivers.clients.pop().close()
+    await wait_for(lambda: helpers(cua) == [])
+    ends = await asyncio.gather(*reading, return_exceptions=True)
+    assert all(isinstance(end, (FileError, HaltError)) for end in ends), ends
+    await reader.close()
+    with pytest.raises(HaltError, match="closed"):
+        await space.files.info(f"{space.root}/f")
+    assert (await drivers.drive(1)).root == space.root, "the same epoch goes on with a helper of its own"
+
+
 async def test_silence_is_a_halt(drivers: Drivers, cua: RealDaemon) -> None:
     space = await drivers.drive(1, deadlines=Deadlines(connect_seconds=0.5))
     cua.kill()
@@ -384,6 +399,28 @@ async def test_where_the_home_folder_is_the_workspace_the_helper_is_kept_elsewhe
     assert (tmp_path / "own" / "marker").exists()
     assert not (cua.folder / ".durable-space").exists()
     assert await space.files.info(f"{space.root}/workspace")
+
+
+@pytest.mark.parametrize("how", ["open to all", "a file", "a link", "below what may not be written"])
+async def test_a_folder_that_others_may_write_is_not_run_from(
+    cua: RealDaemon, drivers: Drivers, tmp_path: Path, how: str
+) -> None:
+    folder = tmp_path / "own"
+    match how:
+        case "open to all":
+            folder.mkdir()
+            folder.chmod(0o777)
+        case "a file":
+            folder.write_text("")
+        case "a link":
+            (tmp_path / "elsewhere").mkdir()
+            folder.symlink_to(tmp_path / "elsewhere")
+        case _:
+            folder = Path("/proc/own")
+    with pytest.raises(HaltError) as halted:
+        await drivers.drive(1, folder=str(folder))
+    assert halted.value.reason == "HelperRefused"
+    assert helpers(cua) == []
 
 
 async def test_a_space_without_python_is_refused_for_good(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from durable_space.helper import tables
-from durable_space.helper.archive import build
+from durable_space.helper.archive import PYTHON_FLAGS, build
 from durable_space.helper.conversation import MALFORMED
 from durable_space.helper.frames import BODY_BYTES_MAX, HEAD, MAGIC, Frame, Unpacker, pack
 from durable_space.helper.main import REFUSED
@@ -113,7 +113,7 @@ def start(tmp_path: Path, archive: Path, root: Path) -> Iterator[Start]:
         *, workspace: Path = root, folder: Path = tmp_path / "own", crash: str = "", hello: bool = True
     ) -> Process:
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-B", archive, workspace, folder, INSTANCE],
+            [sys.executable, *PYTHON_FLAGS, archive, workspace, folder, INSTANCE],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={"DURABLE_CRASH": crash, "PATH": "/usr/bin:/bin"},

@@ -25,7 +25,8 @@ MODULES = (
     "durable_space.helper.opened", "durable_space.helper.operations", "durable_space.helper.tables",
 )  # fmt: skip
 PACKAGES = ("durable_base", "durable_space", "durable_space.workspace", "durable_space.helper")
-PYTHON_MIN = (3, 11)
+# Started so, by any python3: nothing of the Space's own modules, nothing written beside the archive, and names are UTF-8.
+PYTHON_FLAGS = ("-I", "-S", "-B", "-X", "utf8")
 _TIME = (1980, 1, 1, 0, 0, 0)  # the earliest that a zip can hold
 
 # Read by whatever python3 the Space has: nothing newer than Python 3.0 stands above the check.
