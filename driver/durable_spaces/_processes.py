@@ -33,7 +33,7 @@ class CommandSpec:
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)  # added to the Space's own
     cwd: str = ""  # absolute, or relative to the workspace; empty: the workspace
-    timeout_ns: int | None = None  # then SIGTERM, and 5 s later SIGKILL
+    timeout_ns: int | None = None  # then SIGTERM, and 5 s later (or as the Space was told) SIGKILL
     stdin: bool = False  # stays open, for SendInput; no part of the hash
 
     @classmethod

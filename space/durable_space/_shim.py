@@ -45,7 +45,6 @@ LAST_NOTICES_MAX, LAST_NOTICE_SECONDS = 25, 0.002  # of the end, to a daemon tha
 QUIET_SECONDS = 0.1  # after the exit: descendants that hold the pipes and are silent for this long are not waited for
 DRAIN_SECONDS_MAX = 1.0  # nor those that never fall silent
 WAIT_MS_MAX = 3_600_000  # per wait: the kernel's counter ends after 24 days
-TERM_SECONDS = 5.0  # from SIGTERM at the deadline to SIGKILL
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -276,7 +275,7 @@ class Shim:
             return
         if not self._timed_out:
             self._timed_out = True
-            self._deadline += TERM_SECONDS
+            self._deadline += self._spec["term_seconds"]
             for number in (signal.SIGTERM, signal.SIGCONT):
                 with suppress(ProcessLookupError):
                     os.killpg(self._pid, number)  # not reaped yet, so the id is still its own

@@ -38,6 +38,7 @@ _OPTIONS = (
     click.option("--uploads-max", type=int, default=64, show_default=True, help="Uploads in parts open at once."),
     click.option("--upload-seconds-max", type=float, default=86_400.0, show_default=True, help="Longest life of an idle upload."),
     click.option("--proof-seconds-max", type=float, default=20.0, show_default=True, help="From kill to ProofFailed."),
+    click.option("--term-seconds", type=float, default=5.0, show_default=True, help="At a timeout: from SIGTERM to SIGKILL."),
     click.option("--stop-seconds", type=float, default=2.0, show_default=True, help="Commands' time, with --stop-commands."),
 )  # fmt: skip
 

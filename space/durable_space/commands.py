@@ -16,6 +16,7 @@ from typing import Any
 from durable_base.files import write_atomic
 from durable_base.floor import Floor
 from durable_space import _record, layout, output
+from durable_space.config import Limits
 from durable_space.ledger import Ledger
 from durable_space.refusal import Code, Reason, Refused, disk_full, limit
 from durable_space.rows import CommandConfig, Row
@@ -78,18 +79,12 @@ class Observed:
 class Commands:
     """Thread-safe; every method may block on the disk."""
 
-    def __init__(
-        self, data: Path, ledger: Ledger, boot_id: str, workspace: Path, *, keep_bytes: int, rows_max: int,
-        open_max: int, free_bytes: int,
-    ) -> None:  # fmt: skip
+    def __init__(self, data: Path, ledger: Ledger, boot_id: str, workspace: Path, limits: Limits) -> None:
         self.data = data
         self.ledger = ledger
         self.boot_id = boot_id
         self._workspace = workspace
-        self._keep_bytes = keep_bytes
-        self._rows_max = rows_max
-        self._open_max = open_max
-        self._free_bytes = free_bytes
+        self._limits = limits
         self._settled: dict[int, Observed] = {}  # what can't change any more, read once
         self._unsettled = set(ledger.rows)  # all others
         self._made: set[int] = set()  # rows to come whose folders are there
@@ -189,12 +184,13 @@ class Commands:
 
     def prepare(self, row: Row) -> bytes:
         """Make the command's folder, and give the packet for its shim. Again and again is harmless. Raise Refused: no disk."""
-        config = row.config
+        config, keep_bytes = row.config, self._limits.keep_output_bytes
         head = {"seq": row.seq, "instance": self.ledger.instance_id, "epoch": row.owner.epoch}
         body = {
             **config.values(),
             "cwd": os.path.join(self._workspace, os.path.expanduser(config.cwd)),
-            "keep_bytes": min(config.keep_bytes or self._keep_bytes, self._keep_bytes),
+            "keep_bytes": min(config.keep_bytes or keep_bytes, keep_bytes),
+            "term_seconds": self._limits.term_seconds,
         }
         packet = json.dumps({**head, **body}).encode()
         try:
@@ -265,16 +261,18 @@ class Commands:
         return os.path.join(self.folder(row.seq), layout.RECORD)
 
     def _need_room(self) -> None:
-        if len(self.ledger.rows) >= self._rows_max:
-            raise limit(f"the ledger holds {self._rows_max} rows: Forget finished conversations, or raise --rows-max")
-        if len(self._unsettled) >= self._open_max:
+        if len(self.ledger.rows) >= self._limits.rows:
+            raise limit(
+                f"the ledger holds {self._limits.rows} rows: Forget finished conversations, or raise --rows-max"
+            )
+        if len(self._unsettled) >= self._limits.open_commands:
             running = sum(1 for observed in self.open() if not observed.state.final)
-            if running >= self._open_max:
+            if running >= self._limits.open_commands:
                 raise limit(f"{running} commands are open: end some, or raise --open-commands-max")
         space = os.statvfs(self.data)
-        if space.f_bavail * space.f_frsize < self._free_bytes:
+        if space.f_bavail * space.f_frsize < self._limits.free_bytes:
             raise disk_full(
-                f"{self.data}: less than {self._free_bytes >> 20} MiB free: free some space; nothing was started"
+                f"{self.data}: less than {self._limits.free_bytes >> 20} MiB free: free some space; nothing was started"
             )
 
     def _ending(self, row: Row, state: State, record: dict[str, Any] | None) -> Ending:

@@ -28,6 +28,7 @@ class Limits:
     uploads: int = 64  # in parts, open at once
     upload_seconds: float = 86_400.0  # the longest that one may ask to be kept after its last chunk
     proof_seconds: float = 20.0  # from the first kill of an epoch's end to the answer ProofFailed
+    term_seconds: float = 5.0  # at a command's timeout: from SIGTERM to SIGKILL
     stop_seconds: float = 2.0  # with --stop-commands: from SIGTERM to the commands until they are ended
 
 
@@ -41,9 +42,10 @@ FLAGS = {
     "uploads": "--uploads-max",
     "upload_seconds": "--upload-seconds-max",
     "proof_seconds": "--proof-seconds-max",
+    "term_seconds": "--term-seconds",
     "stop_seconds": "--stop-seconds",
 }
-_MAY_BE_ZERO = ("free_bytes", "stop_seconds")
+_MAY_BE_ZERO = ("free_bytes", "term_seconds", "stop_seconds")
 
 
 @dataclass(frozen=True, slots=True)

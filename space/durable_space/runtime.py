@@ -49,16 +49,7 @@ class Runtime:
         self.ender = Ender(
             config.data, self.instance_id, self.workspace_root, config.kill_mechanism, config.limits.proof_seconds
         )
-        self.commands = Commands(
-            config.data,
-            self.ledger,
-            self.boot_id,
-            self.workspace_root,
-            keep_bytes=config.limits.keep_output_bytes,
-            rows_max=config.limits.rows,
-            open_max=config.limits.open_commands,
-            free_bytes=config.limits.free_bytes,
-        )
+        self.commands = Commands(config.data, self.ledger, self.boot_id, self.workspace_root, config.limits)
         self.commands.sweep()
         self.ender.sweep()
         self.staging = Staging(config.data / "staging", self.instance_id)

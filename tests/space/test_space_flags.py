@@ -70,7 +70,7 @@ NO_LIMITS = [
     (flag, value)
     for flag in FLAGS.values()
     for value in ("-1", "0", "nonsense", "nan")
-    if value != "0" or flag not in ("--free-bytes-min", "--stop-seconds")
+    if value != "0" or flag not in ("--free-bytes-min", "--stop-seconds", "--term-seconds")
 ]
 
 
@@ -96,6 +96,14 @@ def test_uploads_are_as_many_and_as_long_as_the_flags_say(make_daemon: Callable[
     begin("b")
     told = refusal(lambda: begin("c"))
     assert (told.condition, "--uploads-max" in told.message) == ("LimitExceeded", True)
+
+
+def test_a_command_at_its_timeout_has_the_time_that_the_flag_says(make_daemon: Callable[..., LocalDaemon]) -> None:
+    client = make_daemon("--term-seconds", "0", "--kill-mechanism", "subreaper").start()
+    began = time.monotonic()
+    end = client.run("deaf", "trap '' TERM; sleep 60", timeout=0.3).end
+    assert end.timed_out
+    assert time.monotonic() - began < 4.0
 
 
 @pytest.mark.parametrize(("seconds", "written"), [("0", False), ("5", True)])
