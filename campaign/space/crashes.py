@@ -11,7 +11,6 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,7 +43,6 @@ POINTS = {
     "epoch.floor_synced": 1,
     "epoch.killed_some": 1,
 }
-POINTS_OF = {"pidns": {"shim.namespace_made": 3}}  # those that only one mechanism passes
 KILLS = ("daemon", "zygote", "shim", "daemon and zygote", "daemon and shim")
 
 
@@ -67,13 +65,13 @@ class Plan:
         return self.point.startswith("epoch.")
 
 
-def make_plan(chance: random.Random, points: Mapping[str, int]) -> Plan:
+def make_plan(chance: random.Random) -> Plan:
     count = chance.randint(1, COMMANDS_MAX)
     commands = tuple((chance.choice(list(BODIES)), chance.choice((0, 0, 1, 7, 130))) for _ in range(count))
     point, kill = "", chance.choice(KILLS)
     if chance.random() < 0.5:
-        name = chance.choice(list(points))
-        point, kill = f"{name}:{chance.randint(1, points[name])}", "daemon"
+        name = chance.choice(list(POINTS))
+        point, kill = f"{name}:{chance.randint(1, POINTS[name])}", "daemon"
     return Plan(commands, point, kill, chance.random() * 0.4)
 
 
@@ -92,7 +90,6 @@ class Rounds:
     def __init__(self, folder: Path, mechanism: str, seed: int) -> None:
         self.daemon = LocalDaemon(folder, "--kill-mechanism", mechanism)
         self._chance = random.Random(seed)
-        self._points = POINTS | POINTS_OF.get(mechanism, {})
         self._epoch = 0
         for name in ("own", "starts"):
             (self.daemon.workspace / name).mkdir()
@@ -104,7 +101,7 @@ class Rounds:
         self._client = self.daemon.start()
         self._advance()
         for number in range(rounds):
-            plan = make_plan(self._chance, self._points)
+            plan = make_plan(self._chance)
             self._round(number, plan, report)
             report.rounds += 1
         self.daemon.stop()

@@ -1,4 +1,4 @@
-"""A PID namespace for one command: made before the command is claimed, gone before its shim says `done`.
+"""A PID namespace for one command: made before anything is asked for, gone before the command's shim says `done`.
 
 Guarantees. When the first process of the namespace (`init`) ends, the kernel kills whatever else is in it, and lets a wait
 for init return only when all of it is gone: double forks, new sessions and cleared environments make no difference. Init
@@ -18,14 +18,15 @@ CAP_SYS_ADMIN outside of it.
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import select
 import signal
 import socket
 import struct
 import sys
-from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from typing import NoReturn
 
 from durable_space import procfs
@@ -34,23 +35,23 @@ from durable_space._spawn import Launch, SpawnError, spawn
 
 PRIVILEGED = 0x20000000 | 0x00020000  # CLONE_NEWPID, CLONE_NEWNS
 UNPRIVILEGED = PRIVILEGED | 0x10000000  # CLONE_NEWUSER
-MESSAGE_BYTES_MAX = 8 << 10
+MESSAGE_BYTES_MAX = 64 << 10
 _PR_SET_PDEATHSIG = 1
 _MS_SLAVE_REC = 1 << 19 | 1 << 14
 _MS_NOSUID_NODEV_NOEXEC = 2 | 4 | 8
 _SCM_CREDENTIALS = 2
 _CREDENTIALS = struct.Struct("=iII")  # process, user, group
-_STATUS = struct.Struct("=i")
-_STARTED, _FAILED, _GO, _SEEN = b"started", b"failed ", b"go", b"seen"
+_SIZE, _STATUS = struct.Struct("=Q"), struct.Struct("=i")
+_STARTED, _FAILED, _SEEN = b"started", b"failed ", b"seen"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Namespace:
     """One command's. All process ids are those of the caller's own namespace."""
 
-    def __init__(self, flags: int, launch: Callable[[int, int, int], int]) -> None:
-        """`launch` runs inside, with the descriptors that `start` is given, and does what `spawn` does. OSError: there can't
-        be one. What the caller has open by now, init has open for a moment too: no lock may be among it."""
+    def __init__(self, flags: int) -> None:
+        """OSError: there can't be one. What the caller has open by now, init has open for a moment too: no lock may be among
+        it (rule 27)."""
         self.channel, inner = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         try:
@@ -60,14 +61,24 @@ class Namespace:
             inner.close()
             raise
         if self.pid == 0:
-            _be_init(inner, flags, launch)
+            _be_init(inner, flags)
         inner.close()
         self.pid_start = procfs.start_of(self.pid)
 
-    def start(self, stdin: int, stdout: int, stderr: int) -> int:
-        """Process id of the command; 0: somebody ended the namespace, the command may have begun. Raise SpawnError."""
+    def has_died(self) -> bool:
+        """Before its use: somebody killed it."""
         try:
-            socket.send_fds(self.channel, [_GO], [stdin, stdout, stderr])
+            return os.waitpid(self.pid, os.WNOHANG)[0] != 0
+        except ChildProcessError:
+            return True
+
+    def start(self, launch: Launch, stdin: int, stdout: int, stderr: int) -> int:
+        """As `spawn`. 0: somebody ended the namespace; the command may have begun."""
+        data = json.dumps(asdict(launch)).encode()
+        try:
+            socket.send_fds(self.channel, [_SIZE.pack(len(data))], [stdin, stdout, stderr])
+            for place in range(0, len(data), MESSAGE_BYTES_MAX):
+                self.channel.send(data[place : place + MESSAGE_BYTES_MAX])
             message, ancillary, _, _ = self.channel.recvmsg(MESSAGE_BYTES_MAX, socket.CMSG_SPACE(_CREDENTIALS.size))
         except ConnectionError:
             return 0
@@ -93,23 +104,20 @@ class Namespace:
         number: int = _STATUS.unpack(message)[0]
         return number
 
-    def abandon(self) -> None:
-        """Of a command that is not to start after all."""
-        os.kill(self.pid, signal.SIGKILL)
-        os.waitpid(self.pid, 0)
-        self.channel.close()
 
-
-def _be_init(channel: socket.socket, flags: int, launch: Callable[[int, int, int], int]) -> NoReturn:
+def _be_init(channel: socket.socket, flags: int) -> NoReturn:
     """Whatever happens, this process ends here, and the namespace with it."""
     try:
         _let_go_of_the_shim(channel)
         failure = _furnish(flags)
-        message, fds, _, _ = socket.recv_fds(channel, len(_GO), 3)
+        message, fds, _, _ = socket.recv_fds(channel, _SIZE.size, 3)
         for fd in fds:
             os.set_inheritable(fd, False)
         if message:  # else the shim is dead
-            _run(channel, fds, launch, failure)
+            data = b""
+            while len(data) < _SIZE.unpack(message)[0]:
+                data += channel.recv(MESSAGE_BYTES_MAX)
+            _run(channel, Launch(**json.loads(data)), fds, failure)
     finally:
         os._exit(0)
 
@@ -151,12 +159,12 @@ def _furnish(flags: int) -> str:
     return ""
 
 
-def _run(channel: socket.socket, fds: list[int], launch: Callable[[int, int, int], int], failure: str) -> None:
+def _run(channel: socket.socket, launch: Launch, fds: list[int], failure: str) -> None:
     """Start the command, then reap until no child is left."""
     try:
         if failure:
             raise SpawnError(failure)
-        command = launch(*fds)
+        command = spawn(launch, *fds)
     except SpawnError as error:
         channel.send((_FAILED + str(error).encode())[:MESSAGE_BYTES_MAX])
         return
@@ -183,11 +191,11 @@ def _trial(flags: int) -> str:
     script = 'read pid rest < /proc/self/stat; [ "$pid" = $$ ] && exit 7'
     launch = Launch("/bin/sh", ["-c", script], {}, "/", "")
     try:
-        space = Namespace(flags, lambda *fds: spawn(launch, *fds))
+        space = Namespace(flags)
     except OSError as error:
         return f"PID namespace: {error.strerror}"
     try:
-        pid = space.start(0, 1, 2)
+        pid = space.start(launch, 0, 1, 2)
     except SpawnError as error:
         return str(error)
     if pid == 0 or procfs.start_of(pid) == 0:

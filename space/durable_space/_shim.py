@@ -74,6 +74,7 @@ class Shim:
         self.make_ready()
 
     def make_ready(self) -> None:
+        self._namespace = Namespace(self._namespaces) if self._namespaces else None
         self._out, self._command_out = _pipe()
         self._err, self._command_err = _pipe()
         self._digest = hashlib.sha256()
@@ -81,7 +82,6 @@ class Shim:
         self._noticed_at = 0.0
         self._unnoticed = False
         self._pid = 0
-        self._namespace: Namespace | None = None
         self._status: int | None = None
         self._childless = False
         self._timed_out = False
@@ -97,17 +97,17 @@ class Shim:
             with open(os.path.join(self._folder, layout.SPEC), "rb") as file:
                 self._spec.update(json.loads(file.read()))
         crash_point("shim.requested")
-        if self._namespaces:
-            # Before the record is open, so that the lock is never another process's too (rule 27), and named in the claim.
-            self._namespace = Namespace(self._namespaces, lambda *fds: spawn(self._launch(), *fds))
-            crash_point("shim.namespace_made")
-        claimed = False
+        if self._namespace and self._namespace.has_died():
+            self._namespace.channel.close()
+            self._namespace = Namespace(self._namespaces)
+        self._record = RecordFile(os.path.join(self._folder, layout.RECORD))
         try:
-            claimed = self._open_and_claim()
-        finally:
-            if self._namespace and not claimed:
-                self._namespace.abandon()
-                self._namespace = None
+            claimed = self._claim()
+        except BaseException:
+            self._record.close()
+            raise
+        if not claimed:
+            self._record.close()
         return claimed
 
     def run(self) -> None:
@@ -120,17 +120,6 @@ class Shim:
             self._write_exit({"error": str(error)})
         self._pump()
         self._finish()
-
-    def _open_and_claim(self) -> bool:
-        self._record = RecordFile(os.path.join(self._folder, layout.RECORD))
-        try:
-            claimed = self._claim()
-        except BaseException:
-            self._record.close()
-            raise
-        if not claimed:
-            self._record.close()
-        return claimed
 
     def _claim(self) -> bool:
         """Rule 9: look at the floor and claim in one step, so that an AdvanceEpoch sees the claim or bars it."""
@@ -146,7 +135,7 @@ class Shim:
             self._record.claim(value)
         return True
 
-    def _launch(self) -> Launch:
+    def _start(self) -> None:
         spec = self._spec
         env = {
             **self._environment,
@@ -154,16 +143,13 @@ class Shim:
             **spec["env"],
             layout.MARKER: f"{spec['instance']}/{self._seq}",
         }
-        return Launch(spec["command"], spec["args"], env, spec["cwd"], spec["user"])
-
-    def _start(self) -> None:
-        spec = self._spec
+        launch = Launch(spec["command"], spec["args"], env, spec["cwd"], spec["user"])
         stdin = self._open_stdin() if spec["stdin"] else self._nothing
         try:
             if self._namespace:
-                self._pid = self._namespace.start(stdin, self._command_out, self._command_err)
+                self._pid = self._namespace.start(launch, stdin, self._command_out, self._command_err)
             else:
-                self._pid = spawn(self._launch(), stdin, self._command_out, self._command_err)
+                self._pid = spawn(launch, stdin, self._command_out, self._command_err)
         finally:
             os.close(self._command_out)
             os.close(self._command_err)

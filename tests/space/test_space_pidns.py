@@ -18,8 +18,9 @@ from durable_protocol.cua.env.v1 import process_pb2 as cua
 from durable_protocol.durable.space.v1 import space_pb2 as durable
 from durable_protocol.durable.space.v1 import workspace_pb2 as workspace
 from durable_space import _pidns, procfs
+from durable_space._zygote import SPARE
 from durable_space.ending import pidns
-from durable_space.testing import Client, LocalDaemon, collect, kill_mechanisms, refusal, until
+from durable_space.testing import Client, LocalDaemon, collect, kill_mechanisms, until
 
 pytestmark = pytest.mark.skipif("pidns" not in kill_mechanisms(), reason="no PID namespace can be made here")
 
@@ -41,6 +42,15 @@ def space(daemon: LocalDaemon) -> Client:
 def init_of(daemon: LocalDaemon, seq: int) -> tuple[int, int]:
     claim = cast(dict[str, int], daemon.record(seq).claim)
     return claim["init"], claim["init_start"]
+
+
+def one_init_each(daemon: LocalDaemon) -> bool:
+    """What stands below the zygote: shims, each with a namespace that waits, and nothing else."""
+    processes = procfs.table()
+    below = procfs.descendants(processes, [daemon.zygote])
+    parents = [processes[pid].parent for pid in below]
+    shims = {pid for pid in below if processes[pid].parent == daemon.zygote}
+    return sorted(parents) == sorted([*shims, *([daemon.zygote] * len(shims))])
 
 
 def appears(path: Path) -> Path:
@@ -128,36 +138,40 @@ def test_init_that_is_killed_is_an_end_by_signal(space: Client, daemon: LocalDae
     assert space.run("next", "echo fine").stdout == b"fine\n"
 
 
-@pytest.mark.parametrize("action", ["kill", "stop"])
-def test_shim_that_ends_or_waits_before_its_claim_has_started_nothing(daemon: LocalDaemon, action: str) -> None:
-    """Rule 9. Killed: another shim runs it, once. Stopped: the floor rises meanwhile, and nothing starts."""
-    client = daemon.start(crash=f"shim.namespace_made={action}")
-    config = cua.ProcessConfig(command="sh", args=["-c", "echo ran >> ran"])
-    request = cua.StartProcessRequest(config=config, request_id="log/1:1:0@0", tag="t")
-    stream = client.processes.StartProcess(request, metadata=client.metadata, timeout=30)
-    if action == "kill":
-        # Each shim dies at its first command; a daemon without the point starts others.
-        time.sleep(0.2)
-        stream.cancel()
-        client = daemon.restart()
-        assert client.run("log/1:1:0@0", ["sh", "-c", "echo ran >> ran"]).end.exit_code == 0
-        assert (daemon.workspace / "ran").read_text() == "ran\n"
-        return
+def test_init_that_is_killed_while_it_waits_is_replaced_and_no_command_notices(
+    space: Client, daemon: LocalDaemon
+) -> None:
+    until(lambda: one_init_each(daemon))
+    processes = procfs.table()
+    for pid in procfs.descendants(processes, [daemon.zygote]):
+        if processes[pid].parent != daemon.zygote:
+            procfs.send_signal(pid, processes[pid].start, signal.SIGKILL)
+    for number in range(2 * SPARE):
+        assert space.run(f"after {number}", "echo fine").stdout == b"fine\n"
 
-    def stopped() -> list[procfs.Process]:
-        processes = procfs.table()
-        return [processes[pid] for pid in procfs.descendants(processes, [daemon.zygote]) if processes[pid].stopped]
 
-    (shim,) = until(stopped)
-    client.advance(1, E1)
-    procfs.send_signal(shim.pid, shim.start, signal.SIGCONT)
-    assert refusal(lambda: stream).condition == "StaleEpoch"
-    until(lambda: not procfs.descendants(procfs.table(), [shim.pid]))
-    assert not (daemon.workspace / "ran").exists()
+def test_command_of_any_length_is_taken_in(space: Client) -> None:
+    words = ["x" * 100_000, "y" * 100_000, "\u20ac"]
+    outcome = space.run("long", ["sh", "-c", 'printf %s "$@" | wc -c', "sh", *words])
+    assert int(outcome.stdout) == 200_003
+
+
+def test_another_mechanism_after_a_restart_ends_what_this_one_started(space: Client, daemon: LocalDaemon) -> None:
+    """Rule 4: the claim says how the command can be ended, and the namespace is still the proof."""
+    space.start("log/1:1:0@0", "(env -i setsid sleep 60 &) ; sleep 60")
+    space.start("log/1:2:0@0", "(env -i setsid sleep 60 &) ; sleep 60")
+    shim = daemon.shim(2)
+    daemon.kill()
+    procfs.send_signal(shim, procfs.start_of(shim), signal.SIGKILL)
+    daemon.options[-1] = "subreaper"
+    space = daemon.start()
+    assert space.advance(1, E1).killed == 1
+    assert all(pidns.has_ended(*init_of(daemon, seq)) for seq in (1, 2))
+    assert space.as_driver(1, E1).run("log/1:3:0@1", 'exec sh -c "exit $(($$ < 10))"').end.exit_code == 0
 
 
 def test_open_files_and_processes_do_not_add_up(space: Client, daemon: LocalDaemon) -> None:
-    """Shims are used again; each command's init goes with it, and no descriptor stays."""
+    """Shims are used again, each time with another namespace."""
 
     def descriptors() -> list[int]:
         processes = procfs.table()
@@ -176,13 +190,7 @@ def test_open_files_and_processes_do_not_add_up(space: Client, daemon: LocalDaem
     for number in range(1, 9):
         round_of(number)
     until(lambda: max(descriptors()) <= fresh)
-    processes = procfs.table()
-    assert all(processes[pid].parent == daemon.zygote for pid in procfs.descendants(processes, [daemon.zygote]))
-
-
-def launch(script: str) -> Callable[[int, int, int], int]:
-    words = _pidns.Launch("/bin/sh", ["-c", script], {"PATH": os.defpath}, "/", "")
-    return lambda *fds: _pidns.spawn(words, *fds)
+    until(lambda: one_init_each(daemon))
 
 
 def test_process_id_of_another_is_no_first_process(tmp_path: Path) -> None:
