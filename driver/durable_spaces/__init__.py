@@ -5,6 +5,7 @@ the workspace; `client` and `env` speak to the Space.
 """
 
 from durable_spaces.client import Address as Address
+from durable_spaces.client import Deadlines as Deadlines
 from durable_spaces.client import FencedSpace as FencedSpace
 from durable_spaces.client import SpaceClient as SpaceClient
 from durable_spaces.client import SpaceInfo as SpaceInfo

@@ -1,7 +1,7 @@
 """What stands in for a Space's identity where its daemon tells none, and where the Space helper is kept there.
 
 Identity: instance is hostname and a marker file that the first driver writes outside the workspace; boot is hostname and the
-time of the boot. What this can't tell apart is said in docs/space.md.
+time of the boot. What this can't tell apart is said in docs/space-differences.md.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from typing import Any
 
 from durable_base.errors import HaltError, StaleEpochError
 from durable_space.helper.archive import PYTHON_FLAGS
-from durable_spaces._channel import Wire
+from durable_spaces._channel import Patience, Wire
 from durable_spaces._cua_commands import CuaCommands
 from durable_spaces._errors import SpaceRefused, Unreachable
 from durable_spaces._helper_process import HelperLost, HelperProcess, Reply
@@ -51,7 +51,7 @@ class Helper:
     async def start(self) -> None:
         """Before the first request, so that what a Space lacks is told at once."""
         async with self._turn:
-            await self._helper()
+            await self._helper(self._wire.patience())
 
     async def again(self, op: str, body: Body | None = None, /, **arguments: object) -> Reply:
         """For what may be done twice."""
@@ -98,11 +98,7 @@ class Helper:
         async with self._turn:
             patience = self._wire.patience()
             while True:
-                try:
-                    helper = await self._helper()
-                except HelperLost as lost:
-                    await patience.pause(Unreachable(str(lost)))
-                    continue
+                helper = await self._helper(patience)
                 try:
                     return await helper.ask(op, arguments, body() if body is not None else ())
                 except HelperLost as lost:
@@ -112,7 +108,15 @@ class Helper:
                         ) from lost
                     await patience.pause(Unreachable(str(lost)))
 
-    async def _helper(self) -> HelperProcess:
+    async def _helper(self, patience: Patience) -> HelperProcess:
+        """One that lives; a daemon that dies meanwhile is waited for."""
+        while True:
+            try:
+                return await self._started()
+            except HelperLost as lost:
+                await patience.pause(Unreachable(str(lost)))
+
+    async def _started(self) -> HelperProcess:
         if self._closed:
             raise _closed()
         if self._process is not None:

@@ -54,6 +54,7 @@ class HelperProcess:
         sinks = Sinks(output=self._take, gap=self._gap)
         self._follower = asyncio.ensure_future(commands.run(spec, request_id, sinks))
         self._broken = False
+        self._greeted = False
 
     @property
     def lives(self) -> bool:
@@ -67,6 +68,7 @@ class HelperProcess:
             raise _cannot_serve(_refusal(message["error"]))
         if "hello" not in message:
             raise self._lost("its first frame is no hello")
+        self._greeted = True
 
     async def ask(self, op: str, arguments: Mapping[str, object], body: Iterable[bytes]) -> Reply:
         pieces = _cut(body)
@@ -150,8 +152,10 @@ class HelperProcess:
         if self._follower.cancelled():
             return self._lost("it was given up")
         error = self._follower.exception()
+        if not self._greeted and (error is None or isinstance(error, FrameError)):
+            return _not_started(self._follower.result() if error is None else None)
         if error is None:
-            return _ended(self._follower.result())
+            return self._lost(f"its process ended with status {self._follower.result().exit_code}")
         if isinstance(error, FrameError) or (isinstance(error, HaltError) and error.reason == "CommandLost"):
             return self._lost(str(error))
         return error if isinstance(error, Exception) else self._lost(type(error).__name__)
@@ -188,15 +192,14 @@ def _refusal(error: Any) -> Refusal:
     return Refusal(code, str(metadata.get("condition", "")), reason, str(error["message"]), metadata)
 
 
-def _ended(end: CommandEnd) -> Exception:
-    if not end.spawned:
-        return HaltError(
-            "MissingCapability",
-            f"the Space can't start python3 ({end.trouble}): install Python 3.11 or newer in it, "
-            "or run it with this product's Space daemon",
-            permanent=True,
-        )
-    return HelperLost(f"its process ended with status {end.exit_code}")
+def _not_started(end: CommandEnd | None) -> HaltError:
+    """`end` of the process that has said nothing; None: it said something else."""
+    remedy = "install Python 3.11 or newer in it, or run it with this product's Space daemon"
+    if end is not None and not end.spawned:
+        what = f"the Space can't start python3 ({end.trouble})"
+        return HaltError("MissingCapability", f"{what}: {remedy}", permanent=True)
+    how = "says something else" if end is None else f"ends with status {end.exit_code}"
+    return HaltError("HelperRefused", f"the Space's python3 {how} instead of running the Space helper: {remedy}")
 
 
 def _cannot_serve(refusal: Refusal) -> HaltError:

@@ -79,7 +79,7 @@ async def run_by_key(
             on_output(piece, stream)
 
     sinks = Sinks(output=output, gap=kept.gap)
-    row = _known(await commands.rows(key), spec)
+    row = _known(await commands.rows(key), key, spec)
     if row is None:
         end = await commands.run(spec, f"{key}@{epoch}", sinks)
     elif row.state == space.COMMAND_STATE_RESERVED:
@@ -93,25 +93,25 @@ async def run_by_key(
     if end.trouble:
         # Perhaps ended from outside, by a newer driver or by KillAll: then this is no result of the command's.
         await still_ours()
-        _known(await commands.rows(key), spec)
+        _known(await commands.rows(key), key, spec)
     return CommandResult(end.exit_code, kept.of("stdout"), kept.of("stderr"), end.timed_out, kept.dropped, end.trouble)
 
 
-def _known(rows: list[space.CommandRecord], spec: CommandSpec) -> space.CommandRecord | None:
+def _known(rows: list[space.CommandRecord], key: str, spec: CommandSpec) -> space.CommandRecord | None:
     """The row to go on with; None: nothing of this key has ever started. Raise HaltError: going on would be a guess."""
     started = [row for row in rows if row.state != space.COMMAND_STATE_NEVER_STARTED]
     if not started:
         return None
     row = started[0]  # the newest epoch's
     if row.command_hash != spec.hash:
-        raise HaltError("CommandMismatch", "the Space knows this key with another command: use another key")
+        raise HaltError("CommandMismatch", f"the Space knows {key!r} as another command: use another key")
     if row.state == space.COMMAND_STATE_KILLED:
         raise HaltError(
-            "CommandKilled", "it ran in part, until an epoch or KillAll ended it: undo that, and use another key"
+            "CommandKilled", f"{key!r} ran in part, until an epoch or KillAll ended it: undo that, and use another key"
         )
     if row.state == space.COMMAND_STATE_LOST:
         raise HaltError(
             "CommandLost",
-            "it ran, and nobody can know how far (its machine or shim died): undo it, and use another key",
+            f"{key!r} ran, and nobody knows how far (its machine or shim died): undo it, and use another key",
         )
     return row

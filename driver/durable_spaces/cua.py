@@ -2,14 +2,15 @@
 
 The same two steps as `client`: `info` asks who is there, `advance` raises the floor and gives the Space. Files and workspace
 are the Space helper's (`durable_space.helper`), which AdvanceEpoch kills with every other process of an older epoch; commands
-are the daemon's. What this daemon can't promise, docs/space.md names: above all, that a process which left its command's session
-is dead once AdvanceEpoch has answered.
+are the daemon's. What this daemon can't promise is in docs/space-differences.md: above all, that a process which left its
+command's session is dead once AdvanceEpoch has answered.
 """
 
 from __future__ import annotations
 
 import posixpath
 from collections.abc import Mapping
+from typing import Self
 
 from durable_base.errors import HaltError, UsageError
 from durable_base.floor import Floor
@@ -91,6 +92,12 @@ class CuaSpaceClient:
         if self._space is not None:
             await self._space.close()
         await self._wire.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
 
 
 class HelperSpace:

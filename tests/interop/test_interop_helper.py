@@ -423,16 +423,29 @@ async def test_a_folder_that_others_may_write_is_not_run_from(
     assert helpers(cua) == []
 
 
-async def test_a_space_without_python_is_refused_for_good(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("program", "reason", "permanent"),
+    [
+        ("", "MissingCapability", True),
+        ("echo usage >&2; exit 2", "HelperRefused", False),
+        ("echo hello; /bin/cat", "HelperRefused", False),
+    ],
+)
+async def test_a_space_without_a_python_that_runs_the_helper_is_told(
+    tmp_path: Path, program: str, reason: str, permanent: bool
+) -> None:
     (tmp_path / "token").write_text(TOKEN)
     (tmp_path / "bin").mkdir()
+    if program:
+        (tmp_path / "bin" / "python3").write_text(f"#!/bin/sh\n{program}\n")
+        (tmp_path / "bin" / "python3").chmod(0o755)
     daemon = RealDaemon(tmp_path / "space", PATH=str(tmp_path / "bin"))
     try:
         daemon.start()
         drivers = Drivers(daemon, tmp_path / "token", [])
         with pytest.raises(HaltError, match=r"python3.*install Python 3\.11") as halted:
             await drivers.drive(1)
-        assert (halted.value.reason, halted.value.permanent) == ("MissingCapability", True)
+        assert (halted.value.reason, halted.value.permanent) == (reason, permanent)
         await drivers.clients.pop().close()
     finally:
         daemon.kill()
@@ -456,6 +469,14 @@ async def test_the_daemons_are_told_apart_by_what_they_can(theirs: Any, ours: An
         await space.files.write(f"{space.root}/told-apart", b"x")
         assert (peer.workspace / "told-apart").read_bytes() == b"x"
         await client.close()
+
+
+async def test_a_session_is_refused_there_with_the_remedy(theirs: Any, tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(TOKEN)
+    async with SpaceClient(Address(theirs.address, tmp_path / "token"), Floor(1, new_incarnation())) as client:
+        with pytest.raises(HaltError, match="this product's Space daemon") as halted:
+            await client.info()
+    assert (halted.value.reason, halted.value.permanent) == ("MissingCapability", True)
 
 
 async def wait_for(condition: Callable[[], bool]) -> None:
