@@ -6,6 +6,7 @@ import shutil
 import tempfile
 import traceback
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +33,8 @@ def crash_batch(mechanism: str, seed: int, rounds: int) -> Result:
         batch.run(rounds, report)
     except Exception as error:
         failure = _describe(error, folder)
-        batch.daemon.stop()
+        with suppress(AssertionError):  # it may have been stopped already
+            batch.daemon.stop()
     else:
         shutil.rmtree(folder)
     return Result(seed, report.rounds, report.commands, report.lost, report.faults, failure)
@@ -47,7 +49,8 @@ def epoch_batch(mechanism: str, seed: int, rounds: int) -> Result:
         batch.run(rounds, seen)
     except Exception as error:
         failure = _describe(error, folder)
-        batch.daemon.stop()
+        with suppress(AssertionError):  # it may have been stopped already
+            batch.daemon.stop()
     else:
         shutil.rmtree(folder)
     return Result(seed, rounds, sum(seen.values()), 0, seen, failure)

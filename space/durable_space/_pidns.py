@@ -18,6 +18,7 @@ CAP_SYS_ADMIN outside of it.
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
 import select
@@ -42,7 +43,7 @@ _MS_NOSUID_NODEV_NOEXEC = 2 | 4 | 8
 _SCM_CREDENTIALS = 2
 _CREDENTIALS = struct.Struct("=iII")  # process, user, group
 _SIZE, _STATUS = struct.Struct("=Q"), struct.Struct("=i")
-_STARTED, _FAILED, _SEEN = b"started", b"failed ", b"seen"
+_READY, _STARTED, _FAILED, _SEEN = b"ready", b"started", b"failed ", b"seen"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -50,8 +51,8 @@ class Namespace:
     """One command's. All process ids are those of the caller's own namespace."""
 
     def __init__(self, flags: int) -> None:
-        """OSError: there can't be one. What the caller has open by now, init has open for a moment too: no lock may be among
-        it (rule 27)."""
+        """OSError: there can't be one. What the caller has open by now, init has open until this returns: no lock may be
+        among it (rule 27)."""
         self.channel, inner = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.channel.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         try:
@@ -64,6 +65,12 @@ class Namespace:
             _be_init(inner, flags)
         inner.close()
         self.pid_start = procfs.start_of(self.pid)
+        told = self.channel.recv(MESSAGE_BYTES_MAX)
+        if told != _READY:
+            os.waitpid(self.pid, 0)
+            self.channel.close()
+            number, _, step = (told or b"%d start" % errno.ECHILD).partition(b" ")
+            raise OSError(int(number), f"{step.decode()}: {os.strerror(int(number))}")
 
     def has_died(self) -> bool:
         """Before its use: somebody killed it."""
@@ -109,17 +116,34 @@ def _be_init(channel: socket.socket, flags: int) -> NoReturn:
     """Whatever happens, this process ends here, and the namespace with it."""
     try:
         _let_go_of_the_shim(channel)
-        failure = _furnish(flags)
-        message, fds, _, _ = socket.recv_fds(channel, _SIZE.size, 3)
-        for fd in fds:
-            os.set_inheritable(fd, False)
-        if message:  # else the shim is dead
-            data = b""
-            while len(data) < _SIZE.unpack(message)[0]:
-                data += channel.recv(MESSAGE_BYTES_MAX)
-            _run(channel, Launch(**json.loads(data)), fds, failure)
+        told = _furnish(flags)
+        channel.send(told)
+        if told == _READY:
+            _run(channel)
     finally:
         os._exit(0)
+
+
+def _run(channel: socket.socket) -> None:
+    """Wait for the command, start it, and stay until nothing of it is left."""
+    message, fds, _, _ = socket.recv_fds(channel, _SIZE.size, 3)
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    if not message:
+        return  # the shim is dead
+    data = b""
+    while len(data) < _SIZE.unpack(message)[0]:
+        data += channel.recv(MESSAGE_BYTES_MAX)
+    try:
+        command = spawn(Launch(**json.loads(data)), *fds)
+    except SpawnError as error:
+        channel.send((_FAILED + str(error).encode())[:MESSAGE_BYTES_MAX])
+        return
+    for fd in fds:
+        os.close(fd)
+    credentials = _CREDENTIALS.pack(command, os.getuid(), os.getgid())
+    channel.sendmsg([_STARTED], [(socket.SOL_SOCKET, _SCM_CREDENTIALS, credentials)])
+    _reap(channel, command)
 
 
 def _let_go_of_the_shim(channel: socket.socket) -> None:
@@ -135,9 +159,9 @@ def _let_go_of_the_shim(channel: socket.socket) -> None:
     os.setsid()
 
 
-def _furnish(flags: int) -> str:
-    """What went wrong, empty: nothing."""
-    step = "map the user"
+def _furnish(flags: int) -> bytes:
+    """`_READY`, or an errno and what it came from."""
+    step = "map of the user"
     try:
         if flags == UNPRIVILEGED:
             for name, text in (
@@ -147,7 +171,7 @@ def _furnish(flags: int) -> str:
             ):
                 with open(f"/proc/self/{name}", "w") as file:
                     file.write(text)
-        step = "mount its /proc"
+        step = "mount of /proc"
         for arguments in (
             (b"none", b"/", None, _MS_SLAVE_REC, None),  # mounts made outside still come in, none goes out
             (b"proc", b"/proc", b"proc", _MS_NOSUID_NODEV_NOEXEC, None),
@@ -155,23 +179,12 @@ def _furnish(flags: int) -> str:
             if _libc.mount(*arguments) != 0:
                 raise OSError(ctypes.get_errno(), "")
     except OSError as error:
-        return f"PID namespace: cannot {step}: {os.strerror(error.errno or 0)}"
-    return ""
+        return f"{error.errno} {step}".encode()
+    return _READY
 
 
-def _run(channel: socket.socket, launch: Launch, fds: list[int], failure: str) -> None:
-    """Start the command, then reap until no child is left."""
-    try:
-        if failure:
-            raise SpawnError(failure)
-        command = spawn(launch, *fds)
-    except SpawnError as error:
-        channel.send((_FAILED + str(error).encode())[:MESSAGE_BYTES_MAX])
-        return
-    for fd in fds:
-        os.close(fd)
-    credentials = _CREDENTIALS.pack(command, os.getuid(), os.getgid())
-    channel.sendmsg([_STARTED], [(socket.SOL_SOCKET, _SCM_CREDENTIALS, credentials)])
+def _reap(channel: socket.socket, command: int) -> None:
+    """Until no child is left; tell how the command ended."""
     while True:
         try:
             ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)

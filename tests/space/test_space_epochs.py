@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +20,7 @@ from durable_protocol.durable.space.v1 import space_pb2 as durable
 from durable_space import claims, procfs
 from durable_space._zygote import SPARE
 from durable_space.ending.cgroup import find_root
+from durable_space.ending.tree import Tree, end
 from durable_space.epochs import decide
 from durable_space.testing import Client, LocalDaemon, collect, refusal, until
 
@@ -344,6 +347,22 @@ def test_reserved_command_is_adopted_and_runs_once(daemon: LocalDaemon) -> None:
     assert list(client.advance(1, E1, adopt=["log/1:1:0"]).adopted) == ["log/1:1:0"]
     assert client.as_driver(1, E1).run("log/1:1:0@0", "echo ran >> ran.txt").end.exit_code == 0
     assert (daemon.workspace / "ran.txt").read_text() == "ran\n"
+
+
+def test_shim_that_is_on_to_another_command_keeps_it(tmp_path: Path) -> None:
+    """What a look finds below a shim is the ended command's only if the shim had not let go of that one by then."""
+    shim = subprocess.Popen(["sh", "-c", "sleep 60 & wait"], start_new_session=True)
+    try:
+        until(lambda: procfs.descendants(procfs.table(), [shim.pid]))
+        found = procfs.table()
+        (child,) = procfs.descendants(found, [shim.pid])
+        tree = Tree(1, shim.pid, procfs.start_of(shim.pid), lambda: True, lambda: None)
+        assert end([tree], time.monotonic() + 5) == set()
+        assert procfs.is_alive(child, found[child].start)
+        assert not cast(procfs.Process, procfs.read(child)).stopped
+    finally:
+        os.killpg(shim.pid, signal.SIGKILL)
+        shim.wait()
 
 
 def test_equal_advance_keeps_what_its_own_driver_started(space: Client) -> None:

@@ -184,14 +184,16 @@ def test_cgroup_file_protocol(tmp_path: Path) -> None:
     assert (folder / "cgroup.kill").read_text() == "1"
     child = subprocess.Popen(["sleep", "60"])
     (folder / "cgroup.procs").write_text(f"0\n{os.getpid()}\n{child.pid}\n")
-    groups.kill_but("a", os.getpid())
+    groups.kill_but("a", os.getpid(), lambda: True)
+    assert child.poll() is None
+    groups.kill_but("a", os.getpid(), lambda: False)
     assert child.wait() == -signal.SIGKILL
     assert (folder / "cgroup.freeze").read_text() == "0"
     (folder / "cgroup.events").write_text("populated 0\nfrozen 0\n")
     assert not groups.populated("a")
     groups.remove("b")
     assert not groups.populated("b")
-    groups.kill_but("b", 1)
+    groups.kill_but("b", 1, lambda: False)
 
 
 def test_groups_in_which_nothing_lives_are_removed_whosever_they_were(

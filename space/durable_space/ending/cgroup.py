@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -34,9 +35,10 @@ class CgroupTree:
         self._root = root
         self.folder = root / f"{PREFIX}{instance_id[:16]}"
 
-    def kill_but(self, name: str, shim: int) -> None:
+    def kill_but(self, name: str, shim: int, finished: Callable[[], bool]) -> None:
         """Everything but the shim, which is to reap and to say so. Frozen first: nobody sees a child die and goes on
-        (rule 10), nobody forks on, and no process id in the list can become another's."""
+        (rule 10), nobody forks on, and no process id in the list can become another's. Nothing if the command is `finished`
+        by then: the shim may be on to another one."""
         group = self._group(name)
         try:
             (group / "cgroup.freeze").write_text("1")
@@ -45,6 +47,8 @@ class CgroupTree:
                 while "frozen 1" not in (group / "cgroup.events").read_text() and time.monotonic() < deadline:
                     time.sleep(0.0005)
                 crash_point("epoch.group_frozen")
+                if finished():
+                    return
                 for pid in map(int, (group / "cgroup.procs").read_text().split()):
                     # 0 stands for one that is just ending, or of another PID namespace; as an address it is ourselves.
                     if pid not in (0, shim):

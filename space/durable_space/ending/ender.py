@@ -100,13 +100,16 @@ class Ender:
         assert claim is not None
         path = layout.record_file(self._data, target.row.seq)
 
+        def finished() -> bool:
+            return not _record.is_held(path)
+
         def kill_group() -> None:
             if self._cgroups and claim.cgroup:
-                self._cgroups.kill_but(claim.cgroup, claim.shim)
+                self._cgroups.kill_but(claim.cgroup, claim.shim, finished)
             if claim.init:
                 pidns.kill(claim.init, claim.init_start)
 
-        return Tree(target.row.seq, claim.shim, claim.shim_start, lambda: not _record.is_held(path), kill_group)
+        return Tree(target.row.seq, claim.shim, claim.shim_start, finished, kill_group)
 
     def _is_done(self, target: Observed) -> bool:
         return _record.read(layout.record_file(self._data, target.row.seq))[0].done is not None

@@ -69,8 +69,9 @@ def end(trees: Collection[Tree], deadline: float) -> set[int]:
 
 
 def alive_below(trees: Collection[Tree]) -> dict[int, procfs.Process]:
+    """Of these commands alone. A shim takes on other commands, so it is asked after the look whether it was done before it."""
     processes = procfs.table()
-    roots = [tree.shim for tree in trees if _is_shim(processes, tree)]
+    roots = [tree.shim for tree in trees if _is_shim(processes, tree) and not tree.finished()]
     own = os.getpid()
     return {pid: processes[pid] for pid in procfs.descendants(processes, roots) if processes[pid].alive and pid != own}
 
