@@ -19,6 +19,7 @@ from durable_space import _record, layout, output
 from durable_space.config import Limits
 from durable_space.ledger import Ledger
 from durable_space.refusal import Code, Reason, Refused, disk_full, limit
+from durable_space.removals import Removals
 from durable_space.rows import CommandConfig, Row
 from durable_space.states import Facts, State, judge
 
@@ -89,6 +90,7 @@ class Commands:
         self._unsettled = set(ledger.rows)  # all others
         self._made: set[int] = set()  # rows to come whose folders are there
         self._folders = threading.Lock()  # none is made for a row that is being dropped
+        self._removals = Removals()
 
     def folder(self, seq: int) -> str:
         return layout.command_folder(str(self.data), seq)
@@ -235,27 +237,25 @@ class Commands:
         return _record.bar(self._record_of(row))
 
     def drop(self, seqs: Collection[int]) -> int:
-        """Rows that were there and are gone. `remove_folders` is to follow: a row without its files would be a loss, files
-        without their row are only swept at the next start."""
+        """Rows that were there and are gone; what is left of them in the data folder goes a little later."""
         gone = self.ledger.forget(seqs)
         for seq in seqs:
             self._settled.pop(seq, None)
             self._unsettled.discard(seq)
+        with self._folders:  # whoever is just making one of them is done, and nobody makes one any more
+            self._removals.add(self.folder(seq) for seq in seqs)
         return gone
 
-    def remove_folders(self, seqs: Collection[int]) -> None:
-        """Of rows that were dropped."""
-        for seq in seqs:
-            with self._folders:
-                shutil.rmtree(self.folder(seq), ignore_errors=True)
-
     def sweep(self) -> None:
-        """At start: remove the folders of rows that are not in the ledger."""
+        """At start: remove the folders of rows that are not in the ledger. Those with a number that is still to come at once."""
         root = self.data / "commands"
         root.mkdir(mode=0o700, exist_ok=True)
         for entry in root.iterdir():
-            if int(entry.name, 16) not in self.ledger.rows:
+            seq = int(entry.name, 16)
+            if seq > self.ledger.seq:
                 shutil.rmtree(entry, ignore_errors=True)
+            elif seq not in self.ledger.rows:
+                self._removals.add([str(entry)])
 
     def _record_of(self, row: Row) -> str:
         return os.path.join(self.folder(row.seq), layout.RECORD)

@@ -1,4 +1,4 @@
-"""Drop the rows of a finished conversation, and what their commands left in the data folder.
+"""Drop the rows of a finished conversation; what their commands left in the data folder goes a little later (`removals`).
 
 All or nothing as far as refusals go: everything is looked at before the first row goes. Rows go in parts, each in one synced
 step, so that neither a start nor an AdvanceEpoch waits long for a large conversation. Killed in between, or overtaken by a
@@ -30,7 +30,6 @@ def forget(runtime: Runtime, caller: Caller, prefix: str) -> int:
         part = [row.seq for row in rows[start : start + ROWS_AT_ONCE]]
         with runtime.gate.change(caller):
             dropped += runtime.commands.drop(part)
-        runtime.commands.remove_folders(part)
     return dropped
 
 

@@ -111,6 +111,7 @@ def test_a_daemon_killed_under_a_dead_driver_loses_nothing(slow: Slow) -> None:
 
 
 def test_five_drivers_die_in_one_command_and_it_starts_once(slow: Slow) -> None:
+    """Rule 21: each adopts it; one start, one result."""
     stage = slow.stage
     with stage.driver(1, "adapter.command_started") as driver:
         driver.wait()
@@ -138,6 +139,7 @@ def test_a_command_that_ended_without_a_driver_is_replayed(slow: Slow) -> None:
 
 
 def test_a_command_that_a_newer_epoch_killed_is_undone_and_runs_again(slow: Slow) -> None:
+    """Rule 10: whatever its exit record says."""
     stage = slow.stage
     with stage.driver(1, "adapter.command_started") as driver:
         driver.wait()
@@ -175,6 +177,7 @@ def test_a_lost_space_comes_back_from_the_log_alone(slow: Slow, crash: str, reco
 
 
 def test_a_space_lost_under_a_live_driver_halts_it_and_the_next_one_rebuilds(slow: Slow) -> None:
+    """Rule 12: the channel redials by itself and meets a fresh Space, which refuses what is meant for the other."""
     stage = slow.stage
     with stage.driver(1) as driver:
         driver.wait_for_point("adapter.command_started")
@@ -315,6 +318,7 @@ def digest(stage: Any) -> tuple[Any, ...]:
 
 
 def test_of_two_drivers_with_one_epoch_one_goes_on(slow: Slow) -> None:
+    """Rule 1: the second comes while the first works."""
     stage = slow.stage
     other = stage.folder / "second"
     other.mkdir()

@@ -254,10 +254,14 @@ def _killed_inside_an_advance(daemon: LocalDaemon, point: str) -> None:
     client.start("log/1:1:0@0", "while :; do date >> beat; sleep 0.01; done")
     client.start("log/1:2:0@0", "until [ -e go ]; do sleep 0.05; done; echo kept")
     until(lambda: (daemon.workspace / "beat").exists())
+    writers = {pid: procfs.start_of(pid) for pid in below(daemon, 1)}
     with pytest.raises(grpc.RpcError):
         client.advance(2, E2, adopt=["log/1:2:0"])
     assert daemon.wait_dead() == -signal.SIGKILL
+    alive = [pid for pid, start in writers.items() if procfs.is_alive(pid, start)]
+    assert alive or point == "epoch.killed_some", "nothing was left to do"
     client = daemon.start()
+    assert not any(procfs.is_alive(pid, start) for pid, start in writers.items())
     size = (daemon.workspace / "beat").stat().st_size
     assert (info(client).floor.epoch, info(client).floor.incarnation) == (2, E2)
     answer = client.advance(2, E2, adopt=["log/1:2:0"])
@@ -431,15 +435,22 @@ def test_descriptor_that_a_grandchild_keeps_is_not_the_lock(daemon: LocalDaemon)
 
 
 def test_epoch_floor_at_start_admits_its_epoch_and_none_below(daemon: LocalDaemon) -> None:
-    """Rule 16."""
+    """Rule 16: on an empty data folder; what is on disk already is not lowered."""
     daemon.options += ["--epoch-floor", "7"]
     client = daemon.start()
     assert refusal(lambda: client.advance(6, E1)).condition == "StaleEpoch"
     assert refusal(lambda: client.start("x", "true")).condition == "StaleEpoch"
     assert client.advance(7, E1).floor.epoch == 7
+    for floor in ("7", "3"):
+        daemon.options[-1] = floor
+        client = daemon.restart()
+        for epoch in (6, 7):
+            assert refusal(lambda epoch=epoch: client.advance(epoch, E2)).condition == "StaleEpoch"  # type: ignore[misc]  # noqa: B023
+        assert client.advance(7, E1).floor.epoch == 7
+    daemon.options[-1] = "9"
     client = daemon.restart()
-    assert refusal(lambda: client.advance(7, E2)).condition == "StaleEpoch"
-    assert client.advance(7, E1).floor.epoch == 7
+    assert refusal(lambda: client.advance(8, E1)).condition == "StaleEpoch"
+    assert client.advance(9, E2).floor.epoch == 9
 
 
 def test_sigterm_leaves_commands_running(space: Client, daemon: LocalDaemon) -> None:

@@ -175,7 +175,7 @@ def fuzz_daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalDaemo
     folder = tmp_path_factory.mktemp("fuzz")
     (folder / "tmp").mkdir()
     made = LocalDaemon(
-        folder, "--listen", "127.0.0.1:0", "--kill-mechanism", "subreaper", "--message-bytes-max", str(1 << 20),
+        folder, "--listen", "127.0.0.1:0", "--kill-mechanism", "subreaper", "--message-bytes-max", str(2 << 20),
         "--open-commands-max", "32", environment={"TMPDIR": str(folder / "tmp")},
     )  # fmt: skip
     client = made.start()
@@ -228,7 +228,18 @@ def lower_epochs(message: Any) -> None:
         message.epoch %= EPOCH
 
 
+def test_every_method_but_getinfo_is_meant_for_one_instance_and_one_boot(alive: Client) -> None:
+    """Rule 12."""
+    for name in sorted(METHODS):
+        request = message_factory.GetMessageClass(METHODS[name].input_type)()
+        for what in ("instance", "boot"):
+            code = send(alive, name, [request], ((f"durable-{what}", "f" * 32),))
+            free = name == "/durable.space.v1.SpaceService/GetInfo"
+            assert code is (grpc.StatusCode.OK if free else grpc.StatusCode.FAILED_PRECONDITION), name
+
+
 def test_no_caller_below_the_floor_changes_anything(fuzz_daemon: LocalDaemon, alive: Client) -> None:
+    """Rules 1 and 4: every method that changes something, with any message."""
     before = tree(fuzz_daemon.workspace)
     rows = alive.call(alive.space.GetInfo, durable.GetInfoRequest()).ledger_seq
 

@@ -119,8 +119,26 @@ def test_forget_drops_every_row_of_a_long_conversation_while_others_start(
         thread.join()
     assert sum(counts) == 12
     assert [space.state(f"log/1:{number}:0") for number in range(12)] == [""] * 12
-    left = {path.name for path in (daemon.data / "commands").iterdir() if (path / "out").exists()}
-    assert left == {f"{13:016x}"}
+    folders = daemon.data / "commands"
+    until(lambda: {path.name for path in folders.iterdir() if (path / "out").exists()} == {f"{13:016x}"})
+
+
+def test_folders_of_rows_that_are_gone_are_removed_by_the_next_daemon(space: Client, daemon: LocalDaemon) -> None:
+    """Killed between the rows and their folders; and those that were made ahead, whose numbers are still to come."""
+    space.run("log/1:1:0@0", "echo kept")
+    folders = daemon.data / "commands"
+    (folders / f"{1:016x}").rename(folders / "saved")
+    space.run("log/1:2:0@0", "echo x")
+    forget(space, "log/1:1:0")
+    daemon.kill()
+    (folders / "saved").rename(folders / f"{1:016x}")
+    (folders / f"{3:016x}").mkdir()
+    (folders / f"{3:016x}" / "stdin").touch()  # nothing of it may be met by the row that gets this number
+    space = daemon.start()
+    until(lambda: not (folders / f"{1:016x}").exists())
+    assert space.run("log/1:3:0@0", "echo on").stdout == b"on\n"
+    assert not (folders / f"{3:016x}" / "stdin").exists()
+    assert space.run("log/1:2:0@0", "echo x").stdout == b"x\n"
 
 
 # ---- a full disk

@@ -19,6 +19,9 @@ from durable_protocol.cua.env.v1 import filesystem_pb2 as fs
 from durable_protocol.cua.env.v1 import process_pb2 as cua
 from durable_protocol.cua.env.v1 import system_pb2 as system
 from durable_protocol.durable.space.v1 import space_pb2 as durable
+from durable_space.refusal import Refused
+from durable_space.rpc import guard as guard_module
+from durable_space.rpc.guard import Guard
 from durable_space.rpc.system import FEATURES
 from durable_space.server import SERVICES
 from durable_space.testing import Client, LocalDaemon, refusal, until
@@ -99,6 +102,25 @@ def test_token_is_needed_for_every_call(guarded: LocalDaemon) -> None:
             raw(b"\xff\xff\xff", metadata=client.metadata, timeout=10)
         assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
     assert info(guarded.client(token=TOKEN)).instance_id
+
+
+def test_token_is_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is sent, by the library's function, over all bytes of both."""
+    compared: list[tuple[bytes, bytes]] = []
+
+    def compare(one: bytes, other: bytes) -> bool:
+        compared.append((one, other))
+        return one == other
+
+    monkeypatch.setattr(guard_module.hmac, "compare_digest", compare)
+    guard = Guard(lambda: TOKEN, "i", "b")
+    headers = ["", "Bearer", f"Bearer {TOKEN[:-1]}", f"Basic {TOKEN}", f"Bearer {TOKEN}x", TOKEN]
+    for header in headers:
+        with pytest.raises(Refused):
+            guard._authenticate(header)
+    guard._authenticate(f"Bearer {TOKEN}")
+    assert len(compared) == len(headers) + 1
+    assert {other for _, other in compared} == {TOKEN.encode()}
 
 
 def test_token_rotates_without_a_restart(guarded: LocalDaemon) -> None:
