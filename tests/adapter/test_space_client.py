@@ -128,7 +128,7 @@ async def test_a_connection_cut_many_times_leaves_the_output_as_it_was_written(
     """Both outputs, byte for byte, and one start."""
     chosen = random.Random(4)
     async with proxied(daemon, sockets) as proxy:
-        proxy.budgets = [chosen.randrange(500, 150_000) for _ in range(25)]
+        proxy.budgets = [chosen.randrange(500, 80_000) for _ in range(25)]
         space = await connect(target=proxy.target)
         script = f"echo x >> {tmp_path}/starts; for i in 1 2 3; do seq 1 60000; seq 1 20000 >&2; sleep 0.1; done"
         result = await space.run("job", CommandSpec.shell(script))
