@@ -128,12 +128,12 @@ async def test_a_connection_cut_many_times_leaves_the_output_as_it_was_written(
     """Both outputs, byte for byte, and one start."""
     chosen = random.Random(4)
     async with proxied(daemon, sockets) as proxy:
-        proxy.budgets = [chosen.randrange(500, 80_000) for _ in range(25)]
-        space = await connect(target=proxy.target)
-        script = f"echo x >> {tmp_path}/starts; for i in 1 2 3; do seq 1 60000; seq 1 20000 >&2; sleep 0.1; done"
+        proxy.budgets = [chosen.randrange(500, 160_000) for _ in range(25)]
+        space = await connect(target=proxy.target, deadlines=Deadlines(connect_seconds=60.0))
+        script = f"echo x >> {tmp_path}/starts; for i in 1 2 3 4 5 6; do seq 1 60000; seq 1 20000 >&2; sleep 0.1; done"
         result = await space.run("job", CommandSpec.shell(script))
         assert not proxy.budgets, "the connection was not cut as often as planned"
-    lines = {size: b"".join(b"%d\n" % number for number in range(1, size + 1)) * 3 for size in (60_000, 20_000)}
+    lines = {size: b"".join(b"%d\n" % number for number in range(1, size + 1)) * 6 for size in (60_000, 20_000)}
     assert result.exit_code == 0
     assert result.stdout == lines[60_000]
     assert result.stderr == lines[20_000]
