@@ -71,6 +71,15 @@ class HelperProcess:
         self._greeted = True
 
     async def ask(self, op: str, arguments: Mapping[str, object], body: Iterable[bytes]) -> Reply:
+        try:
+            return await self._ask(op, arguments, body)
+        except SpaceRefused:
+            raise
+        except BaseException:
+            self._broken = True  # its answer may still come: the next request must not get it
+            raise
+
+    async def _ask(self, op: str, arguments: Mapping[str, object], body: Iterable[bytes]) -> Reply:
         pieces = _cut(body)
         piece = next(pieces)
         for following in pieces:
@@ -143,7 +152,6 @@ class HelperProcess:
         finally:
             coming.cancel()
         if not self._follower.done():
-            self._broken = True
             raise HaltError("SpaceUnreachable", "the Space helper did not answer in time; the next drive tries again")
         raise self._why()
 
@@ -152,10 +160,13 @@ class HelperProcess:
         if self._follower.cancelled():
             return self._lost("it was given up")
         error = self._follower.exception()
-        if not self._greeted and (error is None or isinstance(error, FrameError)):
-            return _not_started(self._follower.result() if error is None else None)
         if error is None:
-            return self._lost(f"its process ended with status {self._follower.result().exit_code}")
+            end = self._follower.result()
+            if self._greeted or end.exit_code >= 128:  # killed, by whomever: another one may fare better
+                return self._lost(f"its process ended with status {end.exit_code}")
+            return _not_started(end)
+        if isinstance(error, FrameError) and not self._greeted:
+            return _not_started(None)
         if isinstance(error, FrameError) or (isinstance(error, HaltError) and error.reason == "CommandLost"):
             return self._lost(str(error))
         return error if isinstance(error, Exception) else self._lost(type(error).__name__)

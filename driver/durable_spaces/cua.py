@@ -19,7 +19,7 @@ from durable_protocol.cua.env.v1 import process_pb2_grpc, system_pb2_grpc
 from durable_protocol.cua.env.v1 import system_pb2 as system
 from durable_space.helper.archive import build
 from durable_spaces._capabilities import serves_extension
-from durable_spaces._channel import Address, Deadlines, Wire
+from durable_spaces._channel import DEADLINES, Address, Deadlines, Wire
 from durable_spaces._cua_commands import CuaCommands
 from durable_spaces._cua_ground import Ground
 from durable_spaces._errors import SpaceRefused
@@ -42,7 +42,7 @@ class CuaSpaceClient:
         *,
         workspace: str,
         folder: str | None = None,
-        deadlines: Deadlines | None = None,
+        deadlines: Deadlines = DEADLINES,
         helper_env: Mapping[str, str] = _NOTHING,
     ) -> None:
         """`workspace`: absolute, an existing folder of the Space. `folder`: where the helper and the marker are kept, outside
@@ -50,7 +50,9 @@ class CuaSpaceClient:
         for name, path in (("workspace", workspace), ("folder", folder)):
             if path is not None and not posixpath.isabs(path):
                 raise UsageError(f"{name} {path!r}: name a folder of the Space by its absolute path")
-        self._wire = Wire(address, own, deadlines or Deadlines())
+        if folder is not None and posixpath.commonpath([folder, workspace]) == posixpath.normpath(workspace):
+            raise UsageError(f"folder {folder!r}: lies in the workspace {workspace}: name one outside it")
+        self._wire = Wire(address, own, deadlines)
         self._workspace = posixpath.normpath(workspace)
         self._ground = Ground(self._wire, self._workspace, folder)
         self._helper_env = dict(helper_env)
@@ -142,10 +144,9 @@ class HelperSpace:
 
 
 async def client_for(
-    address: Address, own: Floor, *, workspace: str, deadlines: Deadlines | None = None
+    address: Address, own: Floor, *, workspace: str, deadlines: Deadlines = DEADLINES
 ) -> SpaceClient | CuaSpaceClient:
     """The client for whichever daemon answers. `workspace` is for one that has no idea of its own. Close it when done."""
-    deadlines = deadlines or Deadlines()
     wire = Wire(address, own, deadlines)
     try:
         stub = system_pb2_grpc.SystemServiceStub(wire.channel)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from cua_peers import TOKEN, RealDaemon
 
-from durable_base.errors import HaltError, StaleEpochError
+from durable_base.errors import HaltError, StaleEpochError, UsageError
 from durable_base.floor import Floor, new_incarnation
 from durable_harness.env import FileError
 from durable_space.testing import until
@@ -146,6 +146,46 @@ async def test_a_helper_that_is_killed_in_an_apply_is_followed_by_one_that_ends_
         await asyncio.sleep(0.01)
     await applying
     assert {os.fsencode(file.name): file.read_bytes() for file in cua.workspace.iterdir()} == new
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_helpers_killed_at_any_moment_leave_whole_files_and_nothing_else(
+    drivers: Drivers, cua: RealDaemon, seed: int
+) -> None:
+    space = await drivers.drive(1)
+    moments = random.Random(seed)
+    names = [b"d%d/f%d" % (number % 3, number) for number in range(60)]
+    wanted = [{name: name * (1 + 5000 * turn) for name in names} for turn in (0, 1)]
+    kills = 0
+
+    async def kill() -> None:
+        nonlocal kills
+        while True:
+            await asyncio.sleep(moments.uniform(0.1, 1.5))
+            for pid in helpers(cua):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                    kills += 1
+
+    killing = asyncio.create_task(kill())
+    try:
+        turn = 0
+        while kills < 6:
+            turn += 1
+            plan, blobs = plan_for(wanted[turn % 2])
+            await space.workspace.apply(plan, blobs.__getitem__)
+            found = {
+                os.fsencode(file.relative_to(cua.workspace)): file.read_bytes() for file in files_below(cua.workspace)
+            }
+            assert found == wanted[turn % 2]
+            await space.files.write(f"{space.root}/d0/f0", b"by a write" * 1000)
+            assert await space.files.read(f"{space.root}/d0/f0") == b"by a write" * 1000
+    finally:
+        killing.cancel()
+
+
+def files_below(folder: Path) -> list[Path]:
+    return [Path(top) / name for top, _, names in os.walk(folder) for name in names]
 
 
 async def test_what_must_not_be_done_twice_ends_the_drive_with_the_helper(drivers: Drivers, cua: RealDaemon) -> None:
@@ -399,6 +439,12 @@ async def test_where_the_home_folder_is_the_workspace_the_helper_is_kept_elsewhe
     assert (tmp_path / "own" / "marker").exists()
     assert not (cua.folder / ".durable-space").exists()
     assert await space.files.info(f"{space.root}/workspace")
+
+
+async def test_a_folder_in_the_workspace_is_the_callers_error(cua: RealDaemon, tmp_path: Path) -> None:
+    for workspace, folder in (("/work", "/work/own"), ("/work", "own"), ("work", None), ("/work", "/work")):
+        with pytest.raises(UsageError):
+            CuaSpaceClient(Address(cua.address), Floor(1, new_incarnation()), workspace=workspace, folder=folder)
 
 
 @pytest.mark.parametrize("how", ["open to all", "a file", "a link", "below what may not be written"])
