@@ -147,6 +147,18 @@ def test_deadline_is_kept_without_a_daemon(space: Client, daemon: LocalDaemon) -
     assert end.timed_out
 
 
+def test_deadline_that_lies_ahead_is_kept_under_the_next_daemon(space: Client, daemon: LocalDaemon) -> None:
+    """Counted from the start, not from the restart."""
+    begun = time.monotonic()
+    space.start("log/1:1:0@0", "sleep 60", timeout=2.5)
+    daemon.kill()
+    space = daemon.start()
+    assert space.state("log/1:1:0") == "running"
+    end = collect(space.attach("log/1:1:0@0")).end
+    assert (end.timed_out, end.signal) == (True, cua.SIGNAL_TERM)
+    assert 2.5 <= time.monotonic() - begun < 12
+
+
 def test_attach_after_a_restart_starts_at_the_asked_offset(space: Client, daemon: LocalDaemon) -> None:
     space.run("log/1:1:0@0", "head -c 300000 /dev/urandom | tee own.bin")
     whole = (daemon.workspace / "own.bin").read_bytes()

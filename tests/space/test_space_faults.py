@@ -74,10 +74,10 @@ def test_of_two_daemons_started_at_once_on_one_folder_one_serves(tmp_path: Path)
     second.log = tmp_path / "second.log"
     for one in (first, second):
         one.spawn()
-    ended = until(lambda: [one for one in (first, second) if one.process and one.process.poll() is not None], 20)
-    assert len(ended) == 1, "both ended"
-    serving = second if ended[0] is first else first
     try:
+        ended = until(lambda: [one for one in (first, second) if one.process and one.process.poll() is not None], 20)
+        assert len(ended) == 1, "both ended"
+        serving = second if ended[0] is first else first
         assert ended[0].wait_dead() == 2
         told = ended[0].log.read_text()
         assert "another daemon" in told
@@ -85,7 +85,9 @@ def test_of_two_daemons_started_at_once_on_one_folder_one_serves(tmp_path: Path)
         serving.wait_ready()
         assert serving.client().run("on", "echo on").stdout == b"on\n"
     finally:
-        serving.stop()
+        for one in (first, second):
+            if one.process is not None:
+                one.terminate()
 
 
 # ---- between two signals
