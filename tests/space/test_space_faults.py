@@ -244,14 +244,16 @@ def test_change_that_is_held_before_its_rename_holds_back_the_advance(
     (held / "hold").touch()
     with ThreadPoolExecutor(3) as pool:
         under_way = pool.submit(refused_as, lambda: change(e1, "slow"))
-        until(lambda: (held / "reached").exists())  # 1
-        (held / "hold").unlink()
-        advance = pool.submit(client.advance, 2, E2)  # 2
-        time.sleep(0.1)
-        late = pool.submit(refused_as, lambda: write(e1, "late"))  # 3
-        time.sleep(0.1)
-        assert not advance.done()
-        (held / "go").touch()  # 4
+        try:
+            until(lambda: (held / "reached").exists())  # 1
+            (held / "hold").unlink()
+            advance = pool.submit(client.advance, 2, E2)  # 2
+            time.sleep(0.1)
+            late = pool.submit(refused_as, lambda: write(e1, "late"))  # 3
+            time.sleep(0.1)
+            assert not advance.done()
+        finally:
+            (held / "go").touch()  # 4
         assert advance.result(20).floor.epoch == 2
         after = {path.name: path.read_bytes() for path in daemon.workspace.iterdir() if path.name[0] != "."}
         assert after["slow"] == (b"kept" if change is move else b"new")
@@ -268,8 +270,7 @@ ANOTHER_BOOT = "from durable_space import identity\nidentity.boot_id = lambda: '
 
 
 def test_exit_record_that_outlived_its_files_is_not_believed_in_another_boot(make_patched: MakePatched) -> None:
-    """Rule 13: power loss kept the exit record and lost what the command wrote. The scan cache, which would vouch for the
-    zeros (same size, same times), is void too."""
+    """Rule 13: power loss kept the exit record and lost what the command wrote (size and times are as they were)."""
     daemon = make_patched(ANOTHER_BOOT.format(boot="aa"), "--kill-mechanism", "subreaper")
     client = daemon.start()
     client.run("log/1:1:0@0", "echo result > file; touch -d 2001-01-01 file")
