@@ -24,7 +24,7 @@ from durable_protocol.cua.env.v1 import process_pb2 as cua
 from durable_protocol.durable.space.v1 import space_pb2 as durable
 from durable_protocol.durable.space.v1 import workspace_pb2 as workspace
 from durable_space import procfs
-from durable_space.testing import Client, LocalDaemon, collect, error_info, until
+from durable_space.testing import Client, LocalDaemon, collect, error_info, kill_mechanisms, until
 
 E1, E2 = "1" * 32, "2" * 32
 MakePatched = Callable[..., Any]
@@ -332,6 +332,28 @@ def test_writer_whose_shim_and_daemon_were_killed_together_is_dead_or_fails_the_
             procfs.send_signal(pid, start, signal.SIGKILL)
     until(lambda: not any(procfs.is_alive(pid, start) for pid, start in starts.items()))
     assert refused_as(lambda: client.advance(1, E1)) == ""
+
+
+@pytest.mark.parametrize("mechanism", [name for name in kill_mechanisms() if name != "subreaper"])
+def test_writer_that_no_audit_would_find_is_dead_where_the_kernel_holds_it(
+    make_daemon: Callable[..., LocalDaemon], mechanism: str
+) -> None:
+    """Rule 27: shim and daemon killed; a process without its environment, in a session of its own, outside the workspace."""
+    daemon = make_daemon("--kill-mechanism", mechanism)
+    client = daemon.start()
+    beat = daemon.workspace / "beat"
+    hidden = "cd /; exec env -i setsid sh -c 'while :; do date >> $0; sleep 0.01; done' $BEAT"
+    client.start("log/1:1:0@0", f"({hidden} &) & wait; sleep 60", env={"BEAT": str(beat)})
+    until(lambda: beat.exists() and beat.stat().st_size)
+    shim = daemon.shim(1)
+    os.kill(shim, signal.SIGKILL)
+    daemon.kill()
+    client = daemon.start()
+    client.advance(1, E1)
+    size = beat.stat().st_size
+    time.sleep(0.1)
+    assert beat.stat().st_size == size
+    assert client.state("log/1:1:0") == "lost"
 
 
 def test_lost_command_is_not_forgotten_before_its_end_is_proven(daemon: LocalDaemon) -> None:
