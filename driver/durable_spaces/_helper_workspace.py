@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import grpc
 
@@ -15,6 +16,15 @@ from durable_spaces._helper import Helper
 from durable_spaces._workspace import BlobsChanged, scan_refused
 from durable_spaces.image import DirNode, FileNode, LinkNode, Node
 from durable_spaces.limits import Limits
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceProcess:
+    """A process of the Space that works in the workspace, whoever started it."""
+
+    pid: int
+    cwd_inside: bool
+    file_open_inside: bool
 
 
 class HelperWorkspace:
@@ -65,6 +75,14 @@ class HelperWorkspace:
                 yield from _sent(bytes.fromhex(sha256), bytes_of(sha256))
 
         await self._helper.again("apply", body, plan_bytes=len(header))
+
+    async def processes(self) -> list[WorkspaceProcess]:
+        """Who has it as working directory or a file open there, but for the helper and the processes above it.
+
+        Asked before any command of one's own, these are strangers, or what outlived an AdvanceEpoch that can prove nothing.
+        """
+        _, data = await self._helper.again("processes")
+        return [WorkspaceProcess(*json.loads(line)) for line in data.splitlines()]
 
 
 def _sent(sha256: bytes, data: bytes) -> Iterator[bytes]:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from durable_space import procfs
 from durable_space.commands import Commands
-from durable_space.ending.audit import touches
 from durable_space.states import State
 
 
@@ -40,7 +39,7 @@ def in_workspace(commands: Commands, workspace: Path, own: Collection[int]) -> l
     for pid, process in sorted(processes.items()):
         if not process.alive or pid in apart:
             continue
-        how = set(touches(pid, workspace))
+        how = set(procfs.touches(pid, workspace))
         if pid in owner or how:
             request_id, running = owner.get(pid, ("", False))
             found.append(InWorkspace(pid, request_id, running, "cwd" in how, "file" in how))

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,15 @@ def table() -> dict[int, Process]:
     return found
 
 
+def ancestors(processes: Mapping[int, Process], pid: int) -> set[int]:
+    """`pid` and all above it."""
+    found: set[int] = set()
+    while pid in processes and pid not in found:
+        found.add(pid)
+        pid = processes[pid].parent
+    return found
+
+
 def descendants(processes: Mapping[int, Process], roots: Iterable[int]) -> set[int]:
     """All below `roots`, without them."""
     children: dict[int, list[int]] = {}
@@ -79,6 +89,25 @@ def descendants(processes: Mapping[int, Process], roots: Iterable[int]) -> set[i
                 found.add(child)
                 todo.append(child)
     return found
+
+
+def touches(pid: int, workspace: Path) -> Iterator[str]:
+    """Yields `cwd` and `file`, for a working directory and an open file inside `workspace`."""
+    root = str(workspace)
+    try:
+        if _inside(os.readlink(f"/proc/{pid}/cwd"), root):
+            yield "cwd"
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            if _inside(os.readlink(f"/proc/{pid}/fd/{name}"), root):
+                yield "file"
+                return
+    except OSError:
+        return
+
+
+def _inside(path: str, root: str) -> bool:
+    path = path.removesuffix(" (deleted)")
+    return path == root or path.startswith(root.rstrip("/") + "/")
 
 
 def send_signal(pid: int, start: int, number: int) -> bool:

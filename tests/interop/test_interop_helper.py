@@ -270,6 +270,22 @@ async def test_a_command_killed_by_hand_has_one(drivers: Drivers, cua: RealDaemo
     await space.commands.kill("never heard of@1")
 
 
+async def test_what_outlives_an_epoch_in_the_workspace_is_listed(drivers: Drivers, cua: RealDaemon) -> None:
+    """This daemon's AdvanceEpoch kills process groups: what left its own lives on, and nobody would know."""
+    space = await drivers.drive(1)
+    assert await space.workspace.processes() == []
+    script = "setsid sh -c 'echo $$ > pid.tmp; mv pid.tmp pid; exec sleep 60 3> held' </dev/null >/dev/null 2>&1 &"
+    await space.commands.run(CommandSpec("/bin/sh", ("-c", script), cwd=space.root), "leaves@1", QUIET)
+    await wait_for((cua.workspace / "pid").exists)
+    pid = int((cua.workspace / "pid").read_text())
+    try:
+        after = await drivers.drive(2)
+        (left,) = await after.workspace.processes()
+        assert (left.pid, left.cwd_inside, left.file_open_inside) == (pid, True, True)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
 async def test_two_drivers_of_one_epoch_do_not_both_work(drivers: Drivers, cua: RealDaemon) -> None:
     """This daemon compares no incarnation: the helper's lock does, as far as files go."""
     first = await drivers.drive(1)

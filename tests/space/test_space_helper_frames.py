@@ -109,7 +109,7 @@ def test_a_message_that_is_no_object_is_refused(message: bytes) -> None:
 
 NAMES = (
     "info", "list", "canonical", "read", "write", "truncate", "flush", "move", "make_folder", "remove", "make_temporary",
-    "open", "inspect", "read_opened", "scan_opened", "page_opened", "close", "scan", "blobs", "apply",
+    "open", "inspect", "read_opened", "scan_opened", "page_opened", "close", "scan", "blobs", "apply", "processes",
 )  # fmt: skip
 INSTANCE = "0123456789abcdef" * 2
 VALUES = st.recursive(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -67,7 +67,7 @@ def _sort(
             continue
         if pid in family or markers & set(environment(pid)):
             certain.add(pid)
-        elif process.start >= sessions.get(process.session, process.start + 1) or any(touches(pid, workspace)):
+        elif process.start >= sessions.get(process.session, process.start + 1) or any(procfs.touches(pid, workspace)):
             possible.add(pid)
     return certain, possible
 
@@ -82,22 +82,3 @@ def environment(pid: int) -> list[bytes]:
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
         return []
-
-
-def touches(pid: int, workspace: Path) -> Iterator[str]:
-    """Yields `cwd` and `file`, for a working directory and an open file inside `workspace`."""
-    root = str(workspace)
-    try:
-        if _inside(os.readlink(f"/proc/{pid}/cwd"), root):
-            yield "cwd"
-        for name in os.listdir(f"/proc/{pid}/fd"):
-            if _inside(os.readlink(f"/proc/{pid}/fd/{name}"), root):
-                yield "file"
-                return
-    except OSError:
-        return
-
-
-def _inside(path: str, root: str) -> bool:
-    path = path.removesuffix(" (deleted)")
-    return path == root or path.startswith(root.rstrip("/") + "/")

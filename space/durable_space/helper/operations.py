@@ -6,6 +6,7 @@ Raise Refused (the daemon's own codes, reasons and conditions), OSError, or Stdi
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from typing import IO, Any
 
 from durable_base.floor import Floor
 from durable_base.handles import OpenFile
-from durable_space import paths
+from durable_space import paths, procfs
 from durable_space.files import Files, Info, WriteMode, errors_name
 from durable_space.gate import Caller, Fence
 from durable_space.helper import tables
@@ -50,7 +51,7 @@ class Operations:
             "make_folder": self._make_folder, "remove": self._remove, "make_temporary": self._make_temporary,
             "open": self._open, "inspect": self._inspect, "read_opened": self._read_opened,
             "scan_opened": self._scan_opened, "page_opened": self._page_opened, "close": self._close,
-            "scan": self._scan, "blobs": self._blobs, "apply": self._apply,
+            "scan": self._scan, "blobs": self._blobs, "apply": self._apply, "processes": self._processes,
         }  # fmt: skip
 
     def run(self, name: str, arguments: Arguments, body: IO[bytes]) -> Answer:
@@ -185,6 +186,16 @@ class Operations:
             _gather(spool, body)
             done = self._workspace.apply(_DRIVER, plan, read_hashes("have", value.get("have")), spool)
         return Answer({"written": done.written, "removed": done.removed, "unchanged": done.unchanged})
+
+    def _processes(self, arguments: Arguments, body: IO[bytes]) -> Answer:
+        """Whoever has the workspace as its working directory or a file open there, but for the helper and all above it."""
+        processes = procfs.table()
+        apart = procfs.ancestors(processes, os.getpid())
+        found = []
+        for pid, process in sorted(processes.items()):
+            if process.alive and pid not in apart and (how := set(procfs.touches(pid, self._root))):
+                found.append([pid, "cwd" in how, "file" in how])
+        return Answer(body=tables.batched(tables.lines(found)))
 
 
 def shown(info: Info) -> list[Any]:
