@@ -123,8 +123,20 @@ def test_forget_drops_every_row_of_a_long_conversation_while_others_start(
     until(lambda: {path.name for path in folders.iterdir() if (path / "out").exists()} == {f"{13:016x}"})
 
 
-def test_folders_of_rows_that_are_gone_are_removed_by_the_next_daemon(space: Client, daemon: LocalDaemon) -> None:
-    """Killed between the rows and their folders; and those that were made ahead, whose numbers are still to come."""
+SLOW_REMOVALS = """
+import time
+from durable_space.removals import Removals
+work = Removals._work
+Removals._work = lambda self: (time.sleep(1), work(self))
+"""
+
+
+def test_folders_of_rows_that_are_gone_are_removed_by_the_next_daemon(
+    make_patched: Callable[..., LocalDaemon],
+) -> None:
+    """Killed between the rows and their folders; and those that were made ahead, whose numbers are still to come, at once."""
+    daemon = make_patched(SLOW_REMOVALS, "--kill-mechanism", "subreaper")
+    space = daemon.start()
     space.run("log/1:1:0@0", "echo kept")
     folders = daemon.data / "commands"
     (folders / f"{1:016x}").rename(folders / "saved")
@@ -135,9 +147,9 @@ def test_folders_of_rows_that_are_gone_are_removed_by_the_next_daemon(space: Cli
     (folders / f"{3:016x}").mkdir()
     (folders / f"{3:016x}" / "stdin").touch()  # nothing of it may be met by the row that gets this number
     space = daemon.start()
-    until(lambda: not (folders / f"{1:016x}").exists())
     assert space.run("log/1:3:0@0", "echo on").stdout == b"on\n"
     assert not (folders / f"{3:016x}" / "stdin").exists()
+    until(lambda: not (folders / f"{1:016x}").exists())
     assert space.run("log/1:2:0@0", "echo x").stdout == b"x\n"
 
 
