@@ -9,6 +9,8 @@ from durable_spaces.client import Deadlines as Deadlines
 from durable_spaces.client import FencedSpace as FencedSpace
 from durable_spaces.client import SpaceClient as SpaceClient
 from durable_spaces.client import SpaceInfo as SpaceInfo
+from durable_spaces.cua import CuaSpaceClient as CuaSpaceClient
+from durable_spaces.cua import client_for as client_for
 from durable_spaces.durable import Attached as Attached
 from durable_spaces.durable import DurableSpaces as DurableSpaces
 from durable_spaces.durable import durable_spaces as durable_spaces
