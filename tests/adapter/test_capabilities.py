@@ -35,7 +35,7 @@ def test_what_is_needed_is_enough() -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_lacks_is_named_with_the_remedy(found: system.GetCapabilitiesResponse, named: str) -> None:
-    with pytest.raises(HaltError, match="run the Space with cua-spacesd .* or newer") as halted:
+    with pytest.raises(HaltError, match=r"run the Space with cua-spacesd .* or newer") as halted:
         check_daemon(found)
     assert (halted.value.reason, halted.value.permanent) == ("MissingCapability", True)
     assert named in halted.value.message
