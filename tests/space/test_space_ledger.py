@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterator
@@ -156,15 +157,20 @@ def test_folders_of_rows_that_are_gone_are_removed_by_the_next_daemon(
 # ---- a full disk
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own with 24 MiB."""
-    folder = tmp_path / "disk"
+@pytest.fixture(params=["tmpfs", "ext4"])
+def small_disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    """A file system of its own with about 24 MiB."""
+    folder, image = tmp_path / "disk", tmp_path / "image"
     folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=24m", "none", str(folder)], capture_output=True, check=False
-    )
-    if mounted.returncode != 0:
+    words = ["mount", "-t", "tmpfs", "-o", "size=24m", "none", str(folder)]
+    if request.param == "ext4":
+        image.touch()
+        os.truncate(image, 40 << 20)
+        made = ["mkfs.ext4", "-q", "-m", "0", str(image)]
+        if shutil.which(made[0]) is None or subprocess.run(made, capture_output=True, check=False).returncode != 0:
+            pytest.skip("mkfs.ext4 does not work here")
+        words = ["mount", "-o", "loop", str(image), str(folder)]
+    if subprocess.run(words, capture_output=True, check=False).returncode != 0:
         pytest.skip("no file system can be mounted here")
     yield folder
     subprocess.run(["umount", "--lazy", str(folder)], check=True)
@@ -229,14 +235,15 @@ def test_command_that_fills_the_disk_is_ended_by_the_next_driver_and_by_a_daemon
             client.advance(epoch, E1)
             driver = client.as_driver(epoch, E1)
             driver.start(f"log/1:{epoch}:0@{epoch}", "cat /dev/zero > big; touch full; exec sleep 60")
-            until(lambda: os.statvfs(small_disk).f_bavail == 0)
+            until(lambda: (daemon.workspace / "full").exists())
             if epoch == 3:
                 client = daemon.restart()
             assert client.advance(epoch + 1, E2).killed == 1
             assert client.state(f"log/1:{epoch}:0") == "killed"
             client = daemon.restart()
             assert client.state(f"log/1:{epoch}:0") == "killed"
-            (daemon.workspace / "big").unlink()
+            for name in ("big", "full"):
+                (daemon.workspace / name).unlink()
             client.advance(epoch + 1, E2)
     finally:
         (daemon.workspace / "big").unlink(missing_ok=True)
