@@ -75,7 +75,11 @@ class Ground:
     async def folder(self) -> str:
         """Absolute, outside the workspace."""
         if self._folder is None:
-            entry = (await self._stat("~")).entry
+            try:
+                entry = (await self._stat("~")).entry
+            except SpaceRefused as refused:
+                text = f"the home folder of its daemon's user can't be looked at ({refused.refusal.message}): name a folder"
+                raise HaltError("HelperRefused", text, permanent=True) from refused
             home = posixpath.join(entry.path, _NAME)
             if not _inside(home, self._workspace):
                 self._folder = home

@@ -108,8 +108,20 @@ class HelperProcess:
             self._follower.exception()  # seen: whoever asked was told, or is gone
 
     async def _exchange(self, message: dict[str, object], body: bytes) -> Frame:
+        try:
+            frame = pack(Frame({"id": self._requests + 1, **message}, body))
+        except FrameError as error:
+            raise SpaceRefused(
+                Refusal(
+                    grpc.StatusCode.INVALID_ARGUMENT,
+                    "LimitExceeded",
+                    "",
+                    f"more than can be asked at once: {error}",
+                    {},
+                )
+            ) from error
         self._requests += 1
-        await self._send(pack(Frame({"id": self._requests, **message}, body)))
+        await self._send(frame)
         answer = await self._answer()
         if "error" in answer.message:
             refusal = _refusal(answer.message["error"])

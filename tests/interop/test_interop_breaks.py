@@ -174,6 +174,23 @@ async def test_where_the_home_folder_is_the_workspace_the_helper_is_kept_elsewhe
     assert await space.files.info(f"{space.root}/workspace")
 
 
+async def test_a_space_without_a_home_folder_needs_one_to_be_named(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text(TOKEN)
+    daemon = RealDaemon(tmp_path / "space", HOME=str(tmp_path / "none"))
+    try:
+        daemon.start()
+        drivers = Drivers(daemon, tmp_path / "token", [])
+        with pytest.raises(HaltError, match="name a folder") as halted:
+            await drivers.drive(1)
+        assert halted.value.reason == "HelperRefused"
+        space = await drivers.drive(1, folder=str(tmp_path / "own"))
+        await space.files.write(f"{space.root}/f", b"x")
+        for client in drivers.clients:
+            await client.close()
+    finally:
+        daemon.kill()
+
+
 async def test_a_folder_in_the_workspace_is_the_callers_error(cua: RealDaemon, tmp_path: Path) -> None:
     for workspace, folder in (("/work", "/work/own"), ("/work", "own"), ("work", None), ("/work", "/work")):
         with pytest.raises(UsageError):

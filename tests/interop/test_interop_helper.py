@@ -121,6 +121,18 @@ def files_below(folder: Path) -> list[Path]:
     return [Path(top) / name for top, _, names in os.walk(folder) for name in names]
 
 
+async def test_what_no_frame_can_hold_is_refused_and_the_next_request_answered(
+    drivers: Drivers, cua: RealDaemon
+) -> None:
+    space = await drivers.drive(1)
+    with pytest.raises(FileError) as error:
+        await space.files.read(f"{space.root}/{'x' * 300_000}")
+    assert error.value.code == "invalid"
+    (pid,) = helpers(cua)
+    assert await space.files.list_dir(space.root) == []
+    assert helpers(cua) == [pid]
+
+
 async def test_what_must_not_be_done_twice_ends_the_drive_with_the_helper(drivers: Drivers, cua: RealDaemon) -> None:
     space = await drivers.drive(1, crash="files.moved")
     (cua.workspace / "from").write_text("once")
