@@ -20,8 +20,9 @@ from durable_harness.inspect import LogReader
 from durable_spaces import LocalSpaces
 from durable_spaces.client import Address, SpaceClient
 from durable_spaces.document import CUA_SPACE
+from durable_spaces.limits import KEEPS_CHANGING
 from durable_spaces.spaces import daemon_pid
-from durable_spaces.testing import DriverProcess, check_promises, read_tree
+from durable_spaces.testing import DriverProcess, check_promises, read_image, read_tree
 
 MakeStage = Callable[..., Any]
 BOOT = "from durable_space import identity\nidentity.boot_id = lambda: '{}' * 16\n"
@@ -340,3 +341,44 @@ def until_exists(path: Path) -> None:
     while not path.exists():
         assert time.monotonic() < deadline, f"{path} never came"
         time.sleep(0.01)
+
+
+# ---- files that change under the reader
+
+CHANGING = """
+from durable_space.workspace.workspace import Workspace
+left, read = [{times}], Workspace.read_blob
+def read_a_moment_later(self, sha256):
+    if left[0] and self._paths_of(sha256) == [b"noise"]:
+        left[0] -= 1
+        (self.root / "noise").write_text((self.root / "noise").read_text() + "more\\n")
+    return read(self, sha256)
+Workspace.read_blob = read_a_moment_later
+"""
+
+
+@pytest.mark.parametrize("times", [2, 1000], ids=["twice", "always"])
+def test_a_file_that_changes_between_scan_and_reading_is_never_recorded_with_another_ones_hash(
+    make_stage: MakeStage, times: int
+) -> None:
+    """Rule 37: it is scanned anew; what is still changing at the third attempt is no state to record."""
+    stage = make_stage(
+        """\
+steps:
+  - calls: [{bash: {command: "echo one > noise; echo two > other"}}]
+  - calls: [{bash: {command: "cat other"}}]
+  - answer: Done.
+"""
+    )
+    stage.daemon.stop()
+    stage.daemon.preface = CHANGING.format(times=times)
+    stage.daemon.start()
+    (drive,) = stage.to_the_end()
+    if times == 2:
+        assert drive.code == 0, drive
+        assert (stage.workspace / "noise").read_text() == "one\nmore\nmore\n"
+        check_promises(stage.log, stage.workspace, read_tree(stage.workspace))
+    else:
+        assert (drive.code, drive.events[-1]["reason"]) == (78, "ImageOutgrown"), drive
+        assert KEEPS_CHANGING in drive.events[-1]["message"]
+        assert read_image(stage.log) == {}
