@@ -5,6 +5,7 @@ Called from the log's commit observer: it only notes and prints, and can't fail 
 
 from __future__ import annotations
 
+import re
 import time
 from collections import Counter
 from typing import Any
@@ -18,6 +19,7 @@ from durable_harness.session import Committed, Session
 from durable_spaces import RecoveryEvent
 
 _TOOL = "pi.tool"
+_CODE = re.compile("[a-z][a-z0-9_]{0,39}")  # what a tool of the user's own calls a code may be a text
 
 
 class Watch:
@@ -79,15 +81,38 @@ class Watch:
             self._events.emit("step.started", step=self._steps[task.id], tool=task.input["name"], call=task.id)
 
     def _finish(self, entry: Entry) -> None:
-        call = entry.data["task_id"]
+        call, failed = entry.data["task_id"], entry.data["is_error"]
+        error = _error_code(entry) if failed else None
         if call is None:
-            return  # a tool that the agent does not have: nothing ran
-        tool, failed, seconds = entry.data["name"], entry.data["is_error"], entry.data["duration_ms"] / 1000
+            # A tool that the agent does not have: nothing ran, and its name is a text of the model's own.
+            self._events.emit("call.refused", entry=entry.id, error=error)
+            return
+        tool, seconds = entry.data["name"], entry.data["duration_ms"] / 1000
         self._metrics.steps.labels(tool, "error" if failed else "ok").inc()
         self._metrics.step_seconds.labels(tool).observe(seconds)
         self._events.emit(
-            "step.finished", step=self._steps.get(call), tool=tool, call=call, seconds=seconds, isError=failed
+            "step.finished",
+            step=self._steps.get(call),
+            tool=tool,
+            call=call,
+            seconds=seconds,
+            isError=failed,
+            entry=entry.id,
+            error=error,
+            exitCode=_exit_code(entry),
         )
+
+
+def _error_code(entry: Entry) -> str | None:
+    """Stable and without content: `exit_code`, `timeout`, `tool_error` ..."""
+    codes = (remark["code"] for remark in entry.data["diagnostics"] if remark["severity"] == "error")
+    return next((code for code in codes if _CODE.fullmatch(code)), None)
+
+
+def _exit_code(entry: Entry) -> int | None:
+    details = entry.data.get("details")
+    code = details.get("exitCode") if isinstance(details, dict) else None
+    return code if isinstance(code, int) else None
 
 
 async def read_usage(session: Session) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""What events leave out because they have no content: what a step's call does, and the last words of a driver.
+"""What events leave out because they have no content: what a step's call does, why it failed, a driver's last words.
 
 Read from the session's log, while a driver writes it, and from the driver's stderr. Only this layer looks into them.
 """
@@ -21,11 +21,18 @@ class LogArguments:
     def __init__(self, state: Path) -> None:
         self._state = state
         self._known: dict[tuple[str, int], str] = {}
+        self._reasons: dict[tuple[str, int], str] = {}  # by session and entry
 
     def __call__(self, session: str, step: int) -> str:
         if (session, step) not in self._known:
             self._read(session)
         return self._known.get((session, step), "")
+
+    def why(self, session: str, entry: int) -> str:
+        """Why the call failed that has this entry as its result, in the words that the model was told."""
+        if (session, entry) not in self._reasons:
+            self._read(session)
+        return self._reasons.get((session, entry), "")
 
     def last_words(self, session: str, epoch: int) -> str:
         """The last line that the driver of an epoch wrote to stderr; "" if there is none."""
@@ -52,5 +59,9 @@ class LogArguments:
             try:
                 for step, call in enumerate(reader.tool_calls(), start=1):
                     self._known[session, step] = summary(call.arguments)
+                for entry in reader.entries():
+                    if entry.kind == "pi.tool-result" and entry.data is not None and entry.data["is_error"]:
+                        errors = (remark for remark in entry.data["diagnostics"] if remark["severity"] == "error")
+                        self._reasons[session, entry.id] = next((str(remark["message"]) for remark in errors), "")
             finally:
                 reader.close()

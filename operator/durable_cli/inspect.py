@@ -75,7 +75,7 @@ def describe(name: str, state: Path, output: str) -> None:
         click.echo(f"  epoch {drive.epoch:<4} {_when(drive.child)}  {_end(drive)}")
     click.echo("\nSteps")
     log = LogArguments(state)
-    story = Story(log, log.last_words)
+    story = Story(log, log.last_words, log.why)
     for event in history.Follower(home, name).news():
         for line in story.tell(event):
             click.echo(f"  {line.head or 'epoch ' + str(event.epoch):<9} {line.text:<54} {line.took:>11}".rstrip())

@@ -159,7 +159,7 @@ def screen(output: str, log: LogArguments, sessions: list[str]) -> Iterator[Scre
     if output != "text":
         yield _Stream(output)
         return
-    story, width = Story(log, log.last_words), max(map(len, sessions), default=0)
+    story, width = Story(log, log.last_words, log.why), max(map(len, sessions), default=0)
     if not sys.stdout.isatty():
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
         yield _Lines(story, width)

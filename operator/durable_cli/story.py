@@ -29,6 +29,8 @@ HOLD_SECONDS = 1.0  # that a driver's start waits to be told with what it recove
 Arguments = Callable[[str, int], str]
 # (session, epoch) -> the last line of what its driver wrote to stderr, or "".
 LastWords = Callable[[str, int], str]
+# (session, entry of a result) -> why the call failed, as the model was told; "" if the log can't tell.
+Why = Callable[[str, int], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +55,23 @@ class _Session:
 
 
 class Story:
-    def __init__(self, arguments: Arguments, last_words: LastWords = lambda session, epoch: "") -> None:
+    def __init__(
+        self,
+        arguments: Arguments,
+        last_words: LastWords = lambda session, epoch: "",
+        why: Why = lambda session, entry: "",
+    ) -> None:
         self._arguments = arguments
         self._last_words = last_words
+        self._why = why
         self._sessions: dict[str, _Session] = {}
 
     def tell(self, event: Event) -> list[Line]:
         """The lines that this event adds. An event that was told before (a coordinator started again) adds none."""
         session = self._sessions.setdefault(event.session, _Session())
         if event.name not in ("session.opened", "session.ready", "session.finished"):
-            key = (event.time, event.epoch, event.name, event.fields.get("step"), event.fields.get("call"))
+            fields = event.fields
+            key = (event.time, event.epoch, event.name, *map(fields.get, ("step", "call", "entry")))
             if key in session.seen:
                 return []
             session.seen.add(key)
@@ -111,8 +120,16 @@ class Story:
                 session.running = "the model answers"
                 if step not in session.finished:
                     session.finished.add(step)
-                    tone = "bad" if fields.get("isError") else "plain"
-                    yield line(f"step {step}", self._call(event), tone, duration(float(fields.get("seconds", 0))))
+                    took = duration(float(fields.get("seconds", 0)))
+                    if fields.get("isError"):
+                        # In front of the call and in words: it is never cut off, and needs no colour.
+                        yield line(f"step {step}", f"{_failed(event)}: {self._call(event)}", "bad", took)
+                        yield from self._reason(event, line)
+                    else:
+                        yield line(f"step {step}", self._call(event), "plain", took)
+            case "call.refused":
+                yield line("", "failed: a call of a tool that the agent does not have", "bad")
+                yield from self._reason(event, line)
             case "driver.gone":
                 session.running = ""
                 yield line("", self._gone(event), "quiet" if fields["reason"] in _NO_CRASH else "bad")
@@ -172,6 +189,16 @@ class Story:
         words = "" if fields.get("signal") else self._last_words(event.session, event.epoch)[:_WORDS_MAX]
         return f"driver gone ({why}){then}{': ' if words else ''}{words}"
 
+    def _reason(self, event: Event, line: Callable[[str, str], Line]) -> Iterator[Line]:
+        """What the model was told of a failure, where that says more than the step's own line."""
+        told = (
+            ""
+            if event.fields.get("error") == "exit_code"
+            else self._why(event.session, int(event.fields.get("entry", 0)))
+        )
+        if told:
+            yield line("  why", " ".join(told.split())[:_WORDS_MAX])
+
     def _call(self, event: Event) -> str:
         tool, summary = str(event.fields.get("tool", "")), self._arguments(event.session, int(event.fields["step"]))
         return f"{tool} {summary}".strip()
@@ -201,3 +228,10 @@ def _ended(event: Event) -> str:
 
 def _count(number: int, one: str, many: str = "") -> str:
     return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def _failed(event: Event) -> str:
+    code, error = event.fields.get("exitCode"), str(event.fields.get("error") or "")
+    if code:
+        return f"failed (exit code {code})"
+    return "failed" if error in ("", "tool_error") else f"failed ({error.replace('_', ' ')})"

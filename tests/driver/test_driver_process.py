@@ -45,6 +45,24 @@ def test_from_start_to_finish(place: Any) -> None:
     assert "notes.txt" not in text, "events are free of content"
 
 
+def test_calls_that_fail_are_told_with_a_code_and_without_content(place: Any) -> None:
+    place.script(
+        "steps:\n- calls: [{edit: {path: secret.py, old_text: a, new_text: b}}, {bash: {command: exit 3}}, {fly: {to: moon}}]\n"
+        "- answer: All done.\n"
+    )
+    drive = place.start(1)
+    assert drive.wait() == 0, drive.err.read_text()
+    edit, bash = sorted(drive.events("step.finished"), key=lambda event: int(event["step"]))
+    assert (edit["isError"], edit["error"], edit.get("exitCode")) == (True, "tool_error", None)
+    assert (bash["isError"], bash["error"], bash["exitCode"]) == (True, "exit_code", 3)
+    (refused,) = drive.events("call.refused")
+    assert refused["error"] == "tool_unavailable"
+    with LogReader.open(place.log) as log:
+        results = {entry.id: entry.data["name"] for entry in log.entries() if entry.kind == "pi.tool-result"}
+    assert [results[event["entry"]] for event in (edit, bash, refused)] == ["edit", "bash", "fly"]
+    assert not any(word in drive.out.read_text() for word in ("secret", "fly", "moon"))
+
+
 def test_a_settled_session_is_finished_at_once_by_the_next_drive(place: Any) -> None:
     assert place.start(1).wait() == 0
     again = place.start(2, CUA_SESSION_RESUME="1")

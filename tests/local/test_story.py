@@ -31,6 +31,32 @@ def test_a_run_without_crashes() -> None:
     ]
 
 
+def test_a_step_that_failed_says_so_in_words_and_why() -> None:
+    why = {21: "no.py: there is no such file\n(look again)", 22: "there is no tool 'fly' here"}
+    story = Story(lambda session, step: f"argument-{step}", why=lambda session, entry: why.get(entry, ""))
+    failed = {"seconds": 0.008, "isError": True}
+    events = (
+        event("step.finished", step=1, tool="edit", call="7", **failed, entry=21, error="tool_error"),
+        event("step.finished", step=2, tool="bash", call="8", **failed, entry=23, error="exit_code", exitCode=3),
+        event("step.finished", step=3, tool="bash", call="9", **failed, entry=24, error="timeout"),
+        event("call.refused", entry=22, error="tool_unavailable"),
+        event("call.refused", entry=25, error="tool_unavailable"),
+        event("step.finished", step=4, tool="bash", call="10", seconds=0.1, isError=False, exitCode=0),
+    )
+    lines = [line for each in events for line in story.tell(each)]
+    assert [(line.head.strip(), line.text) for line in lines] == [
+        ("step 1", "failed: edit argument-1"),
+        ("why", "no.py: there is no such file (look again)"),
+        ("step 2", "failed (exit code 3): bash argument-2"),
+        ("step 3", "failed (timeout): bash argument-3"),
+        ("", "failed: a call of a tool that the agent does not have"),
+        ("why", "there is no tool 'fly' here"),
+        ("", "failed: a call of a tool that the agent does not have"),
+        ("step 4", "bash argument-4"),
+    ]
+    assert [line.took for line in lines if line.head.startswith("step")] == ["8 ms", "8 ms", "8 ms", "100 ms"]
+
+
 def test_a_killed_driver_and_what_became_of_its_step() -> None:
     assert told(
         event("driver.started"),
