@@ -113,9 +113,12 @@ class Ledger:
 
     def by_prefix(self, prefix: str) -> list[Row]:
         """Rows whose key begins so. A row that comes meanwhile may be missing."""
-        keys = [key for key in self._index.all_keys() if key.startswith(prefix)]  # without the lock: there may be many
-        with self._lock:
-            return [row for key in keys for row in self._index.by_key(key)]
+        keys = [key for key in self._index.all_keys() if key.startswith(prefix)]
+        found: list[Row] = []
+        for start in range(0, len(keys), 1000):  # there may be many, and the event loop waits for this lock too
+            with self._lock:
+                found += [row for key in keys[start : start + 1000] for row in self._index.by_key(key)]
+        return found
 
     def reserve(
         self,
