@@ -14,6 +14,7 @@ from durable_coordinator.placement import (
     CONFLICT_SECONDS,
     DELETED_SOON_SECONDS,
     GRACE_MARGIN_SECONDS,
+    VOLUME_SECONDS,
     Place,
     judge_space,
 )
@@ -46,6 +47,7 @@ class DriveState:
     end: DriverEnd | None = None
     delete: DriverFacts | None = None
     at_once: bool = False
+    blocked: bool = False  # somebody has to act, though `reason` alone does not say so
     requeue: float | None = None
 
 
@@ -161,9 +163,12 @@ def _judge_pending(facts: SessionFacts, driver: DriverFacts, stopping: bool) -> 
     if driver.outdated:
         # An edit of spec.driver is how a person repairs a driver that can't start: no wait, and a new row of attempts.
         return _over(replace(_uncounted("NeverStarted", stopping), resets=True, detail="spec changed"), delete=driver)
-    hold = DriveState(drive=Drive.COMING, reason=driver.waiting_reason, message=driver.waiting_message)
+    hold = DriveState(
+        drive=Drive.COMING, reason=driver.waiting_reason, message=driver.waiting_message, blocked=driver.stuck
+    )
     if not driver.bound:
-        return hold
+        # Nobody tells when a claim is bound, or why it is not: its events are not ours to watch.
+        return replace(hold, requeue=VOLUME_SECONDS) if driver.waiting_reason == "VolumeUnavailable" else hold
     left = (driver.bound_at if driver.bound_at is not None else driver.created_at) + facts.spec.driver.start_seconds
     if facts.now >= left:
         how = replace(_uncounted("NeverStarted", stopping), detail=driver.waiting_reason)

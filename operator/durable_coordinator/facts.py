@@ -98,6 +98,7 @@ class DriverFacts:
         "Starting"  # of Ready: Unschedulable, ImagePullFailed, ConfigError, VolumeUnavailable, Starting
     )
     waiting_message: str = ""
+    stuck: bool = False  # what it waits for does not come by itself, though `waiting_reason` alone does not say so
     outdated: bool = False  # made from another spec.driver than the present one; matters until it has started
     frozen: bool = False
     beat_age_seconds: float | None = None  # None: no report stream
@@ -132,6 +133,7 @@ class SpacePod:
     node_unreachable_seconds: float | None = None
     waiting_reason: str = "Placing"  # Unschedulable, ImagePullFailed, PodRejected, VolumeUnavailable, Placing
     waiting_message: str = ""
+    stuck: bool = False  # as of a driver
     restarts: int = 0
     outdated: bool = False  # made from another spec than the present one; matters until it has started
     last_reason: str = ""  # of the container's last termination: OOMKilled ...

@@ -214,7 +214,8 @@ def _space_closed(space: SpaceFacts) -> Closed | None:
     if placement.usable:
         return None
     message = _space_message(space, placement)
-    outlook = Outlook(reason="WaitingForSpace", message=message, blocked=placement.reason in SPACE_BLOCKED)
+    blocked = placement.blocked or placement.reason in SPACE_BLOCKED
+    outlook = Outlook(reason="WaitingForSpace", message=message, blocked=blocked)
     unplaced = placement.place in (Place.GONE, Place.UNPLACED)
     wake = (WakeSpace(name=space.name, reason=placement.reason),) if unplaced else ()
     requeue = placement.requeue if placement.requeue is not None else WAKE_SECONDS

@@ -18,6 +18,7 @@ UNREACHABLE_PATIENCE_SECONDS = 15.0  # then a driver is started although GetInfo
 START_SECONDS = 600.0  # bound to a node and not started: that node will not do (as rule 12 has it for drivers)
 CONFLICT_SECONDS = 60.0
 DELETED_SOON_SECONDS = 5.0
+VOLUME_SECONDS = 15.0
 
 
 class Place(Enum):
@@ -39,6 +40,7 @@ class Placement:
     reason: str
     message: str = ""
     usable: bool = False
+    blocked: bool = False  # somebody has to act, though `reason` alone does not say so
     delete: SpacePod | None = None
     requeue: float | None = None
 
@@ -122,7 +124,14 @@ def _judge_pending(facts: SpaceFacts, pod: SpacePod) -> Placement:
             message = f"did not start in time: {pod.waiting_reason}"
             return Placement(place=Place.GONE, reason="PodFailed", message=message, delete=pod)
         return Placement(place=Place.COMING, reason=pod.waiting_reason, message=pod.waiting_message, requeue=left)
-    return Placement(place=Place.COMING, reason=pod.waiting_reason, message=pod.waiting_message)
+    volume = VOLUME_SECONDS if pod.waiting_reason == "VolumeUnavailable" else None
+    return Placement(
+        place=Place.COMING,
+        reason=pod.waiting_reason,
+        message=pod.waiting_message,
+        blocked=pod.stuck,
+        requeue=volume,
+    )
 
 
 def _judge_daemon(facts: SpaceFacts) -> Placement:

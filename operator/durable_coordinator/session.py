@@ -69,7 +69,7 @@ def _plan_drive(facts: SessionFacts, status: SessionStatus, state: DriveState, w
         return plan_start(facts, status, cleanup)
     if state.drive in (Drive.NOT_ISSUED, Drive.OVER):
         return plan_next(facts, status, cleanup)
-    outlook = Outlook(reason=state.reason, message=state.message, ready=state.ready, drive=state)
+    outlook = Outlook(reason=state.reason, message=state.message, ready=state.ready, blocked=state.blocked, drive=state)
     lease = _renewal(facts)
     timers = [WAKE_SECONDS, state.requeue, deadline_left(facts, status), _renewal_left(facts) if not lease else None]
     return assemble(

@@ -28,7 +28,8 @@ async def announce_session(context: Context, read: SessionRead, after: SessionSt
         if not before.lease_token:
             context.metrics.lease_wait_seconds.observe(max(0.0, time.time() - read.facts.created_at))
     ready, ready_before = condition(after.conditions, "Ready"), condition(before.conditions, "Ready")
-    if _blocked(after) and ready is not None and (ready_before is None or ready.reason != ready_before.reason):
+    news = not _blocked(before) or ready_before is None or ready is None or ready.reason != ready_before.reason
+    if _blocked(after) and ready is not None and news:
         await context.recorder.record(SESSIONS, read.body, ready.reason, _text(ready), warning=True)
     if is_true(after.conditions, "Finished") and not is_true(before.conditions, "Finished"):
         finished = condition(after.conditions, "Finished")

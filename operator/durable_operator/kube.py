@@ -167,11 +167,14 @@ class Kube:
         namespace: str | None,
         *,
         labels: str = "",
+        fields: str = "",
         cached: bool = False,
         meta_only: bool = False,
     ) -> list[Json]:
         """`cached`: what the server's cache has, cheap and maybe old. `meta_only`: metadata without spec and status."""
         query = {"labelSelector": labels} if labels else {}
+        if fields:
+            query["fieldSelector"] = fields
         if cached:
             query["resourceVersion"] = "0"
         accept = "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io" if meta_only else "application/json"

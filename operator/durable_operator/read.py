@@ -5,7 +5,7 @@ only this process knows, comes from `Memory`. Nothing is decided here.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -25,6 +25,7 @@ from durable_coordinator.spec_session import SessionSpec
 from durable_coordinator.spec_space import SpaceSpec
 from durable_coordinator.status import LogPlace, SessionStatus, SpaceStatus, from_dict
 from durable_operator import objects as o
+from durable_operator.claims import unbound_claim
 from durable_operator.driver_pod import claim_name, driver_hash
 from durable_operator.kube import NODES, PODS, SESSIONS, SPACES, Json, Kube
 from durable_operator.limits import TokenBucket
@@ -176,9 +177,13 @@ class Reader:
             self._memory.driver_event(pod, gone=False)
             (memory.unreachable.add if unreachable is not None else memory.unreachable.discard)(uid)
         stream = memory.stream(uid)
-        return driver_facts(
+        facts = driver_facts(
             pod, heard=stream.heard(), spec_hash=driver_hash(spec), node_unreachable_seconds=unreachable
         )
+        if facts.waiting_reason != "VolumeUnavailable":
+            return facts
+        message, stuck = await unbound_claim(self._kube, pod, facts.waiting_message)
+        return replace(facts, waiting_message=message, stuck=stuck)
 
     async def _others(
         self, key: Key, spec: SessionSpec, status: SessionStatus, *, over: bool
@@ -198,7 +203,12 @@ class Reader:
             self._memory.space(key).pods.pop(name, None)
             return None
         self._memory.space_event(pod, gone=False)
-        return space_pod(pod, spec_hash=space_hash(spec), node_unreachable_seconds=await self._unreachable(pod))
+        unreachable = await self._unreachable(pod)
+        facts = space_pod(pod, spec_hash=space_hash(spec), node_unreachable_seconds=unreachable)
+        if facts.waiting_reason != "VolumeUnavailable":
+            return facts
+        message, stuck = await unbound_claim(self._kube, pod, facts.waiting_message)
+        return replace(facts, waiting_message=message, stuck=stuck)
 
     async def _other_pods(self, key: Key, mine: str, spec: SpaceSpec) -> tuple[SpacePod, ...]:
         names = [pod.name for pod in self._memory.space(key).pods.values() if pod.name != mine and not pod.over]

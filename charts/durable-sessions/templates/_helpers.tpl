@@ -50,7 +50,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | quote }}
   verbs: [get, create, delete]
 - apiGroups: [""]
   resources: [events]
-  verbs: [create]
+  verbs: [create, list]     # why a claim is not bound
 - apiGroups: [networking.k8s.io]
   resources: [networkpolicies]
   verbs: [get, create, update]

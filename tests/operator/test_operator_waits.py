@@ -1,0 +1,41 @@
+"""What a session shows that waits for a person: the cause, in the words of whoever knows it, and that it is blocked."""
+
+import pytest
+from operator_bed import spec, wait
+
+UNBOUND = "0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found"
+
+
+@pytest.fixture
+def told(api, shared):
+    """(status, reason, message) of a session's condition."""
+
+    def of(name, type):
+        found = api.status(shared[0], name).get("conditions") or ()
+        return next(
+            ((c["status"], c["reason"], c.get("message", "")) for c in found if c["type"] == type), ("", "", "")
+        )
+
+    return of
+
+
+def unscheduled(api, namespace, pod, message):
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    api.core.patch_namespaced_pod_status(pod, namespace, {"status": {"conditions": [condition]}})
+
+
+def test_a_log_without_a_storage_class_tells_what_its_claims_binder_says(api, shared, told):
+    namespace, kubelet, _ = shared
+    kubelet.held.add("noclass-e1")
+    api.make(namespace, "durablesessions", "noclass", spec())
+    wait("its driver's pod is there", lambda: "noclass-e1" in api.pods(namespace))
+    unscheduled(api, namespace, "noclass-e1", UNBOUND)
+    wait("it is blocked", lambda: told("noclass", "Progressing")[:2] == ("False", "Blocked"), 40)
+    status, reason, message = told("noclass", "Ready")
+    assert (status, reason) == ("False", "VolumeUnavailable")
+    assert "no persistent volumes available for this claim and no storage class is set" in message
+    assert "noclass-log" in message, "which claim"
+    assert "default" in message, "what to do"
+    kubelet.held.discard("noclass-e1")
+    wait("bound after all, it drives", lambda: told("noclass", "Ready")[0] == "True")
+    kubelet.settle("noclass-e1")
