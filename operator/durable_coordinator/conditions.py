@@ -59,8 +59,8 @@ SPACE_REASONS: dict[str, dict[str, frozenset[str]]] = {
         "True": frozenset({"SpaceReady"}),
         "False": frozenset(
             {
-                "Placing", "Unschedulable", "ImagePullFailed", "PodRejected", "NameConflict", "VolumeUnavailable", "PodFailed",
-                "OOMKilled", "Idle", "Deleting",
+                "Placing", "Unschedulable", "ImagePullFailed", "ConfigError", "PodRejected", "QuotaExceeded", "NameConflict",
+                "VolumeUnavailable", "PodFailed", "OOMKilled", "Idle", "Deleting",
             }
         ),
         "Unknown": frozenset({"Unreachable", "NodeUnreachable"}),

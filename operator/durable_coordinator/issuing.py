@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from durable_coordinator.actions import EnsureSpace, IssueEpoch, SessionAction, SessionPlan, StartDriver, WakeSpace
+from durable_coordinator.conditions import BLOCKED
 from durable_coordinator.epochs import driver_name, next_epoch
 from durable_coordinator.facts import SessionFacts, SpaceFacts
 from durable_coordinator.leases import is_free, is_held_by, is_next, is_ours, next_token, next_waiter, taken
@@ -20,7 +21,6 @@ from durable_coordinator.record import fenced_elsewhere, reported_floor, with_sp
 from durable_coordinator.status import DriverRecord, SessionStatus, at, seconds
 from durable_coordinator.stopping import deadline_left
 
-SPACE_BLOCKED = frozenset({"Unschedulable", "ImagePullFailed", "PodRejected", "NameConflict"})
 CREATED_SOON_SECONDS = 1.0
 
 
@@ -214,7 +214,7 @@ def _space_closed(space: SpaceFacts) -> Closed | None:
     if placement.usable:
         return None
     message = _space_message(space, placement)
-    blocked = placement.blocked or placement.reason in SPACE_BLOCKED
+    blocked = placement.blocked or placement.reason in BLOCKED
     outlook = Outlook(reason="WaitingForSpace", message=message, blocked=blocked)
     unplaced = placement.place in (Place.GONE, Place.UNPLACED)
     wake = (WakeSpace(name=space.name, reason=placement.reason),) if unplaced else ()

@@ -6,7 +6,7 @@ unreachable for long. A daemon that does not answer is none.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from durable_coordinator.epochs import space_pod_name
@@ -60,6 +60,14 @@ def recorded_uid(facts: SpaceFacts) -> str:
 
 def judge_space(facts: SpaceFacts) -> Placement:
     """Pure and total."""
+    placement = _judge(facts)
+    if facts.obstacle is None or placement.place not in (Place.GONE, Place.UNPLACED):
+        return placement
+    # What keeps it from being placed is what people have to hear of, here and in its sessions.
+    return replace(placement, reason=facts.obstacle.reason, message=facts.obstacle.message)
+
+
+def _judge(facts: SpaceFacts) -> Placement:
     if facts.deleting:
         return Placement(place=Place.DELETING, reason="Deleting", message="the Space is being deleted")
     if facts.status.generation == 0:

@@ -39,3 +39,27 @@ def test_a_log_without_a_storage_class_tells_what_its_claims_binder_says(api, sh
     kubelet.held.discard("noclass-e1")
     wait("bound after all, it drives", lambda: told("noclass", "Ready")[0] == "True")
     kubelet.settle("noclass-e1")
+
+
+def test_a_source_that_is_not_there_is_told_by_the_session_until_it_is(api, shared, told):
+    namespace, kubelet, _ = shared
+    source = {"configMapRef": {"name": "late"}}
+    api.make(namespace, "durablesessions", "sourceless", spec(space={"source": source}))
+    wait("it is blocked", lambda: told("sourceless", "Progressing")[:2] == ("False", "Blocked"))
+    status, reason, message = told("sourceless", "Ready")
+    assert (status, reason) == ("False", "WaitingForSpace")
+    missing = f"spec.source.configMapRef: there is no ConfigMap late in namespace {namespace}: create it"
+    assert message == f"DurableSpace sourceless: PodRejected: {missing}"
+    assert told("sourceless", "SpaceReady") == ("False", "Placing", missing)
+    assert not any(name.startswith("sourceless-") for name in api.pods(namespace))
+
+    api.core.create_namespaced_config_map(namespace, {"metadata": {"name": "late"}, "data": {"a.txt": "a"}})
+    wait("it drives", lambda: told("sourceless", "Ready")[0] == "True", 40)
+    kubelet.settle("sourceless-e1")
+
+
+def test_a_source_that_this_version_lacks_is_told_by_the_session(api, shared, told):
+    source = {"git": {"url": "https://git.example/x.git", "ref": "main"}}
+    api.make(shared[0], "durablesessions", "gitted", spec(space={"source": source}))
+    wait("it is blocked", lambda: told("gitted", "Progressing")[:2] == ("False", "Blocked"))
+    assert told("gitted", "Ready")[2].startswith("DurableSpace gitted: PodRejected: spec.source.git is not supported")
