@@ -16,7 +16,6 @@ from durable_harness.inspect import LogReader
 REPOSITORY = Path(__file__).parents[2]
 SYSTEM = "durable-system"
 NAME = "fix-bug"
-NODE = "n1"  # has the volumes of the logs
 SLEEP = "sleep 4"  # instead of the example's: long enough for three faults in one command
 DUMP = """
 import hashlib, json, os, stat, sys
@@ -55,49 +54,13 @@ def installed(cluster, images):
     cluster.helm("uninstall", "durable", f"--namespace={SYSTEM}", "--wait", "--timeout=60s", check=False)
 
 
-@pytest.fixture(scope="module")
-def volumes(cluster, tmp_path_factory):
-    """A default storage class with two volumes, folders of this machine on one node. claim -> folder by `bound`."""
-    storage = {
-        "apiVersion": "storage.k8s.io/v1",
-        "kind": "StorageClass",
-        "metadata": {"name": "local", "annotations": {"storageclass.kubernetes.io/is-default-class": "true"}},
-        "provisioner": "kubernetes.io/no-provisioner",
-        "volumeBindingMode": "WaitForFirstConsumer",
-    }
-    objects, folders = [storage], {}
-    for number in (1, 2):
-        folder = tmp_path_factory.mktemp(f"volume-{number}")
-        folder.parent.chmod(0o755)
-        folders[f"run-{number}"] = folder
-        terms = [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": [NODE]}]}]
-        objects.append(
-            {
-                "apiVersion": "v1",
-                "kind": "PersistentVolume",
-                "metadata": {"name": f"run-{number}"},
-                "spec": {
-                    "capacity": {"storage": "1Gi"},
-                    "accessModes": ["ReadWriteOnce"],
-                    "persistentVolumeReclaimPolicy": "Retain",
-                    "storageClassName": "local",
-                    "local": {"path": str(folder)},
-                    "nodeAffinity": {"required": {"nodeSelectorTerms": terms}},
-                },
-            }
-        )
-    cluster.kubectl("apply", "--filename=-", input=yaml.safe_dump_all(objects))
-    return folders
-
-
 class Run:
     """One session of the example in a namespace of its own."""
 
-    def __init__(self, cluster, volumes):
+    def __init__(self, cluster):
         self.cluster = cluster
         self.namespace = cluster.kubectl.namespace("run")
         self.floors = []  # of the log, as they were seen to change
-        self._volumes = volumes
 
     def apply(self):
         """The example as it is, but for a longer command, and a Space that stays to be looked at."""
@@ -131,8 +94,8 @@ class Run:
 
     def log(self):
         """The session's log, on the volume that its claim is bound to."""
-        claim = self.cluster.kubectl.get("pvc", f"{NAME}-log", f"--namespace={self.namespace}")
-        return LogReader.open(self._volumes[claim["spec"]["volumeName"]] / self.status()["sessionID"] / "log.db")
+        folder = self.cluster.volume(f"{NAME}-log", self.namespace)
+        return LogReader.open(folder / self.status()["sessionID"] / "log.db")
 
     def command_runs(self):
         """The long command is in work: a call without a result in the log, and its process in the Space."""
@@ -204,9 +167,9 @@ def story(run):
 
 
 @pytest.fixture
-def runs(installed, volumes):
+def runs(installed):
     """Two sessions of the example; what is known of them is told where the test fails."""
-    return Run(installed, volumes), Run(installed, volumes)
+    return Run(installed), Run(installed)
 
 
 @pytest.mark.timeout(420)

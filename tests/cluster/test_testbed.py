@@ -81,6 +81,26 @@ def test_service_is_reached_by_name_across_nodes(cluster: Cluster, namespace: st
     assert pods.logs("get") == "here I am\n"
 
 
+def test_a_claim_that_names_no_class_gets_a_volume_which_the_pods_group_may_write(
+    cluster: Cluster, namespace: str, pods: Pods, images: dict[str, str]
+) -> None:
+    """What a session's log needs of a cluster: nothing has to be made before."""
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    claim = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "data"}, "spec": spec}
+    cluster.kubectl("create", f"--namespace={namespace}", "--filename=-", input=json.dumps(claim))
+    container = {
+        "name": "main",
+        "image": images["space"],
+        "command": ["sh", "-c", "id -u && echo kept > /data/file"],
+        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+        "securityContext": {"runAsUser": 12345},
+    }
+    volume = {"name": "data", "persistentVolumeClaim": {"claimName": "data"}}
+    pods.run("writer", node="", containers=[container], volumes=[volume], securityContext={"fsGroup": 777})
+    assert _end(pods, "writer") == "Succeeded", pods.logs("writer")
+    assert (cluster.volume("data", namespace) / "file").read_text() == "kept\n"
+
+
 def test_kill_container_is_a_crash(cluster: Cluster, namespace: str, pods: Pods) -> None:
     """The container ends as by a crash, with 137, and the kubelet starts it again in the same pod."""
     pods.run("victim", "pause", restart="Always")

@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, Self
 
-from durable_testbed import binaries, cgroups, network, oci, requirements, services, teardown
+from durable_testbed import binaries, cgroups, network, oci, requirements, services, teardown, volumes
 from durable_testbed.control_plane import (
     READY_SECONDS,
     SERVICE_NAMES,
@@ -37,7 +37,7 @@ class Cluster:
     """A running cluster; `kubeconfig` has the rights of `system:masters` and works inside the namespace only.
 
     Inside is where `kubectl`, `helm`, `run` and `popen` work. `tools_image` is an image that every node has, to make
-    pods of before any other is loaded.
+    pods of before any other is loaded. A claim that names no class gets a volume of the node that its pod is placed on.
     """
 
     def __init__(self, run: RunFolder, programs: binaries.Binaries):
@@ -47,6 +47,7 @@ class Cluster:
         self._daemons = Daemons(run.path, self._namespace.prefix, programs.path())
         self._authority = Authority(run.path / "pki")
         self._state = run.path / "cluster.json"
+        self._volumes = run.path / "volumes"
         self._ends = Endpoints(address=network.GATEWAY)
         self.kubeconfig = run.path / "admin.conf"
         self.kubectl = Kubectl(programs["kubectl"], self.kubeconfig, self._namespace.prefix)
@@ -165,7 +166,14 @@ class Cluster:
         """Run `helm ARGS` as cluster administrator and give back its standard output."""
         return self.run(["helm", *args], input=input, check=check, timeout_seconds=timeout_seconds).stdout
 
-    # Images and containers
+    # Volumes, images and containers
+
+    def volume(self, claim: str, namespace: str = "default") -> Path:
+        """The folder, on this machine, of the volume that a claim is bound to; BedError while it is not."""
+        name = self.kubectl.get("pvc", claim, f"--namespace={namespace}")["spec"].get("volumeName")
+        if not name:
+            raise BedError(f"claim {namespace}/{claim} is not bound to a volume yet")
+        return self._volumes / str(name)
 
     def load_image(self, archive: str | Path) -> None:
         """Import an image archive (OCI or Docker) into every node that is not lost."""
@@ -290,6 +298,7 @@ class Cluster:
         for node in nodes:
             node.start_kubelet(self._authority, self.url, loss_seconds)
         self._start_services()
+        self.kubectl("create", "--filename=-", input=volumes.make(self._volumes, names))
         self.wait_usable(*names)
         self.kubectl.wait_service_account("default")
         self._daemons.must_run()
