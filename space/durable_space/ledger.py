@@ -3,15 +3,13 @@
 Guarantee: when a method returns, what it wrote survives SIGKILL and power loss, all of it or none of it. So the floor and
 the marks of the commands about to be killed are one step, and a reservation is on disk before anything starts.
 
-One thread writes; calls that wait for the disk at the same moment share one sync (`_Writer`). Rows are few and small, so
+One thread writes; calls that wait for the disk at the same moment share one sync (`writer`). Rows are few and small, so
 all are in memory too; the file is read once, at start.
 """
 
 from __future__ import annotations
 
 import json
-import logging
-import queue
 import secrets
 import sqlite3
 import threading
@@ -20,18 +18,14 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar, overload
 
 from durable_base.crash import crash_point
 from durable_base.errors import UsageError
 from durable_base.floor import Floor
 from durable_space.claims import ClaimRule
 from durable_space.index import RowIndex
-from durable_space.refusal import disk_full
 from durable_space.rows import CommandConfig, Row
-
-T = TypeVar("T")
-U = TypeVar("U")
+from durable_space.writer import Writer
 
 _SCHEMA = """
 create table if not exists meta (name text primary key, value text not null);
@@ -43,9 +37,6 @@ create table if not exists command (
 );
 """
 SCHEMA_VERSION = 2
-LOG_PAGES = 256  # of 4 KiB: how long SQLite's log gets before it is carried over into the file
-
-log = logging.getLogger("durable.space")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +63,7 @@ class Ledger:
         self._index = RowIndex()
         self.rows: Mapping[int, Row] = self._index.rows
         fresh = not path.exists()
-        self._writer = _Writer(path)
+        self._writer = Writer(path)
         self._writer.run(lambda db: _prepare(db, generation)).result()
         meta = self._writer.run(lambda db: dict(db.execute("select name, value from meta").fetchall())).result()
         if fresh:
@@ -220,97 +211,6 @@ class Ledger:
         if row.seq in verdict.never_started:
             return replace(row, never_started=True)
         return replace(row, owner=verdict.floor)
-
-
-class _Job:
-    """What to write, and what to do with its result once it is synced."""
-
-    def __init__(self, write: Callable[[sqlite3.Connection], object], then: Callable[[Any], object]) -> None:
-        self.write = write
-        self.then = then
-        self.future: Future[Any] = Future()
-
-
-class _Writer:
-    """The thread that owns the connection. Jobs queued while one commit syncs share the next one."""
-
-    def __init__(self, path: Path) -> None:
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._path = path
-        self._thread = threading.Thread(target=self._work, name="ledger", daemon=True)
-        self._thread.start()
-
-    @overload
-    def run(self, write: Callable[[sqlite3.Connection], T]) -> Future[T]: ...
-    @overload
-    def run(self, write: Callable[[sqlite3.Connection], T], then: Callable[[T], U]) -> Future[U]: ...
-    def run(
-        self, write: Callable[[sqlite3.Connection], Any], then: Callable[[Any], Any] = lambda result: result
-    ) -> Any:
-        """The future is set after the commit that carries the job is synced; if that failed, its error is."""
-        job = _Job(write, then)
-        self._jobs.put(job)
-        return job.future
-
-    def close(self) -> None:
-        self._jobs.put(None)
-        self._thread.join()
-
-    def _work(self) -> None:
-        db = sqlite3.connect(self._path, isolation_level=None)
-        db.execute(
-            "pragma locking_mode = exclusive"
-        )  # the folder is one daemon's anyway; it saves each commit ten calls
-        db.execute("pragma journal_mode = wal")
-        db.execute("pragma synchronous = full")
-        _lay_out_log(db)
-        while (first := self._jobs.get()) is not None:
-            batch = [first]
-            while len(batch) < 64 and not self._jobs.empty():
-                job = self._jobs.get()
-                if job is None:
-                    self._jobs.put(None)
-                    break
-                batch.append(job)
-            _commit(db, batch)
-        db.close()
-
-
-def _lay_out_log(db: sqlite3.Connection) -> None:
-    """Give SQLite's log its full length once, so that commits overwrite it: a sync of a file that grows waits for the file
-    system's journal, and with it for everybody else's syncs. A full disk costs the speed, nothing else."""
-    try:
-        db.execute(f"pragma wal_autocheckpoint = {LOG_PAGES}")
-        db.execute("create table if not exists filler (bytes blob)")
-        db.execute(f"insert into filler values (zeroblob({(LOG_PAGES + LOG_PAGES // 8) * 4096}))")
-        db.execute("delete from filler")
-        db.execute("pragma wal_checkpoint(restart)").fetchall()
-    except sqlite3.OperationalError as error:
-        log.warning("ledger.log_short", extra={"fields": {"error": type(error).__name__}})
-
-
-def _commit(db: sqlite3.Connection, batch: list[_Job]) -> None:
-    try:
-        db.execute("begin immediate")
-        results = [job.write(db) for job in batch]
-        db.execute("commit")
-    except BaseException as error:
-        if db.in_transaction:
-            db.execute("rollback")
-        for job in batch:
-            job.future.set_exception(_told(error))
-        return
-    for job, result in zip(batch, results, strict=True):
-        try:
-            job.future.set_result(job.then(result))
-        except Exception as error:
-            job.future.set_exception(error)
-
-
-def _told(error: BaseException) -> BaseException:
-    if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode == sqlite3.SQLITE_FULL:
-        return disk_full("the ledger can't grow: free some space on the data folder's disk; nothing was changed")
-    return error
 
 
 def _prepare(db: sqlite3.Connection, generation: int) -> None:
