@@ -16,6 +16,8 @@ from durable_base.command import command_hash
 from durable_base.floor import Floor
 from durable_protocol.durable.space.v1 import space_pb2 as durable
 from durable_space.index import RowIndex
+from durable_space.ledger import Ledger
+from durable_space.refusal import Refused
 from durable_space.rows import CommandConfig, Row
 from durable_space.testing import Client, LocalDaemon, error_info, until
 
@@ -155,6 +157,32 @@ def test_folders_of_rows_that_are_gone_are_removed_by_the_next_daemon(
 
 
 # ---- a full disk
+
+
+def test_ledger_that_cannot_grow_says_so_and_keeps_nothing_of_the_step(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.db", 0)
+    config = CommandConfig("true", ("x" * 3000,))
+
+    def allow(pages: int) -> None:
+        ledger._writer.run(lambda db: db.execute(f"pragma max_page_count = {pages}")).result()
+
+    def reserve_all() -> None:
+        for number in range(5000):
+            ledger.reserve(f"{number}", "t", config, Floor(), "boot").result()
+
+    allow(1)  # as it is
+    with pytest.raises(Refused) as caught:
+        reserve_all()
+    assert caught.value.metadata["condition"] == "DiskFull"
+    rows = set(ledger.rows)
+    assert ledger.by_request(str(len(rows))) is None
+    allow(1 << 20)
+    made = ledger.reserve("more", "t", config, Floor(), "boot").result()
+    assert made.seq not in rows
+    ledger.close()
+    again = Ledger(tmp_path / "ledger.db", 0)
+    assert set(again.rows) == rows | {made.seq}
+    again.close()
 
 
 @pytest.fixture(params=["tmpfs", "ext4"])
