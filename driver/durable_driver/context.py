@@ -76,7 +76,7 @@ class DriveContext:
         given = {tool.name for tool in tools}
         self.harness = harness = await Harness.open(
             self._storage,
-            models=models,
+            models=self._watch.failures.watched(models),
             tools=[*tools, *(tool for tool in CODING_TOOLS if tool.name not in given)],
             extensions=[*extensions, self._spaces.extension],
             tasks=tasks,

@@ -185,6 +185,7 @@ class Life:
             entries=self._watch.entries,
             last_entry=self._watch.last_entry,
             recoveries=self._watch.recoveries,
+            model_errors=self._watch.model_errors,
             usage=self._usage,
             answer=answer,
         )

@@ -27,5 +27,9 @@ class DriverMetrics:
             "durable_driver_step_seconds", "Duration of tool calls.", ["tool"], buckets=_STEP_SECONDS, registry=registry
         )
 
+        self.model_errors = Counter(
+            "durable_driver_model_errors", "Requests to a model that failed.", ["kind"], registry=registry
+        )
+
     def expose(self) -> bytes:
         return generate_latest(self._registry)

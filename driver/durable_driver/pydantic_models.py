@@ -31,18 +31,23 @@ from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.settings import ModelSettings
 from pydantic_ai.tools import ToolDefinition
 
-from durable_harness.models import Final, Message, ModelError, ModelRequest, Partial, ToolCallPart, Usage
+from durable_driver.model_errors import ApiError
+from durable_harness.models import Final, Message, ModelRequest, Partial, ToolCallPart, Usage
 
 _RETRYABLE = frozenset((408, 409, 425, 429))
 _PARTIAL_SECONDS = 0.05  # each partial is the whole message so far: not one for every token
 _PROVIDER_TEXT_MAX = 200
 # From the most telling one on, by the names of their classes: which HTTP client a library uses is its own business.
-_CAUSES: tuple[tuple[frozenset[str], str], ...] = (
-    (frozenset(("gaierror",)), "its name can't be resolved (DNS)"),
-    (frozenset(("ConnectionRefusedError",)), "the connection was refused"),
-    (frozenset(("SSLError",)), "the TLS connection failed"),
-    (frozenset(("TimeoutError", "TimeoutException")), "no answer in time (timeout)"),
-    (frozenset(("ConnectionError", "ReadError", "WriteError", "ProtocolError")), "the connection broke"),
+_CAUSES: tuple[tuple[frozenset[str], str, str], ...] = (
+    (frozenset(("gaierror",)), "NameUnresolved", "its name can't be resolved (DNS)"),
+    (frozenset(("ConnectionRefusedError",)), "ConnectionRefused", "the connection was refused"),
+    (frozenset(("SSLError",)), "TlsFailed", "the TLS connection failed"),
+    (frozenset(("TimeoutError", "TimeoutException")), "Timeout", "no answer in time (timeout)"),
+    (
+        frozenset(("ConnectionError", "ReadError", "WriteError", "ProtocolError")),
+        "ConnectionBroken",
+        "the connection broke",
+    ),
 )
 
 
@@ -70,13 +75,15 @@ class PydanticModel:
                         shown = time.monotonic()
                 whole = response.get()
         except exceptions.AgentRunError as error:
-            raise to_model_error(error, self._place) from error
+            raise to_model_error(error, self._place, request.model) from error
         except Exception as error:
             if "TransportError" not in _names(error):
                 raise
             # What a library lets through of its HTTP client's in the middle of a stream.
-            raise ModelError(f"{request.model}{self._place}: {_broken(error)}", retryable=True) from error
-        yield to_final(whole)
+            kind, words = _broken(error)
+            text = f"{request.model}{_at(self._place)}: {words}"
+            raise ApiError(text, kind=kind, host=self._place, retryable=True) from error
+        yield to_final(whole, self._place)
 
     def _settings(self, request: ModelRequest) -> ModelSettings:
         settings: dict[str, Any] = {"max_retries": 0}
@@ -124,8 +131,8 @@ def _answer_parts(message: Any) -> Iterator[ModelResponsePart]:
         yield LibraryCall(call["name"], {} if arguments is None else arguments, tool_call_id=call["id"])
 
 
-def to_final(response: ModelResponse) -> Final:
-    """ModelError if the provider ended without an answer."""
+def to_final(response: ModelResponse, place: str = "") -> Final:
+    """ApiError if the provider ended without an answer."""
     message = _so_far(response)
     calls = tuple(
         ToolCallPart(part.tool_call_id, part.tool_name, _arguments(part.args))
@@ -134,9 +141,11 @@ def to_final(response: ModelResponse) -> Final:
     )
     usage = Usage(response.usage.input_tokens, response.usage.output_tokens, _cost(response))
     if response.finish_reason == "content_filter":
-        raise ModelError("the provider's content filter ended the answer", retryable=False, usage=usage)
+        text = "the provider's content filter ended the answer"
+        raise ApiError(text, kind="ContentFilter", host=place, retryable=False, usage=usage)
     if response.finish_reason == "error" or not (calls or message.text):
-        raise ModelError("the provider's stream ended without an answer", retryable=True, usage=usage)
+        text = "the provider's stream ended without an answer"
+        raise ApiError(text, kind="NoAnswer", host=place, retryable=True, usage=usage)
     whole = Message(message.text, message.thinking, calls)
     if calls:
         return Final(whole, "tool_use", usage)
@@ -170,21 +179,23 @@ def _cost(response: ModelResponse) -> float:
         return 0.0
 
 
-def to_model_error(error: exceptions.AgentRunError, place: str = "") -> ModelError:
+def to_model_error(error: exceptions.AgentRunError, place: str = "", model: str = "") -> ApiError:
     """Retryable is what may pass by waiting: 408, 409, 425, 429, 5xx, and connections that failed or broke.
 
-    `place`: ` at host:port` of the model's API.
+    `place`: `host:port` of the model's API. `model` is its name, for errors that don't know it.
     """
     if isinstance(error, exceptions.ModelHTTPError):
         again = error.status_code in _RETRYABLE or error.status_code >= 500
         # The provider says that waiting won't help, whatever its status.
         again = again and not isinstance(error, exceptions.ModelQuotaExceededError)
-        return ModelError(_http_text(error, place), retryable=again)
+        return ApiError(_http_text(error, place), kind=f"Http{error.status_code}", host=place, retryable=again)
     if isinstance(error, exceptions.ModelAPIError):
         rejected = isinstance(error, exceptions.ModelRequestRejectedError | exceptions.ModelQuotaExceededError)
-        what = type(error).__name__ if rejected else _broken(error)
-        return ModelError(f"{error.model_name}{place}: {what}", retryable=not rejected)
-    return ModelError(type(error).__name__, retryable=False)
+        kind, what = (type(error).__name__,) * 2 if rejected else _broken(error)
+        return ApiError(f"{error.model_name}{_at(place)}: {what}", kind=kind, host=place, retryable=not rejected)
+    # Not the words of the library's error: they quote the answer.
+    what = f"what answers there is no API of this provider's kind ({type(error).__name__}); look at model.baseUrl"
+    return ApiError(f"{model}{_at(place)}: {what}", kind="NotThisApi", host=place, retryable=False)
 
 
 def _place(base_url: str | None) -> str:
@@ -197,17 +208,21 @@ def _place(base_url: str | None) -> str:
     if not url.hostname:
         return ""
     host = f"[{url.hostname}]" if ":" in url.hostname else url.hostname
-    return f" at {host}:{port}"
+    return f"{host}:{port}"
 
 
-def _broken(error: BaseException) -> str:
-    """The class of the cause, never its text: that may hold what was sent."""
+def _at(place: str) -> str:
+    return f" at {place}" if place else ""
+
+
+def _broken(error: BaseException) -> tuple[str, str]:
+    """Kind and words for the class of the cause, never its text: that may hold what was sent."""
     causes = list(_causes(error))
     names = frozenset[str]().union(*map(_names, causes))
-    for kinds, words in _CAUSES:
-        if kinds & names:
-            return words
-    return f"the connection failed ({type(causes[-1]).__name__})"
+    for classes, kind, words in _CAUSES:
+        if classes & names:
+            return kind, words
+    return "ConnectionFailed", f"the connection failed ({type(causes[-1]).__name__})"
 
 
 def _names(error: BaseException) -> frozenset[str]:
@@ -231,7 +246,7 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 def _http_text(error: exceptions.ModelHTTPError, place: str) -> str:
     """Status and the provider's codes. Its own words only where they are about the account, since others may quote the prompt."""
     codes = " ".join(dict.fromkeys(filter(None, (error.provider_error_type, error.provider_error_code))))
-    text = f"{error.model_name}{place}: HTTP {error.status_code}" + (f" ({codes})" if codes else "")
+    text = f"{error.model_name}{_at(place)}: HTTP {error.status_code}" + (f" ({codes})" if codes else "")
     if error.status_code in (401, 402, 403, 404) and isinstance(error.body, dict):
         said = error.body.get("message")
         if isinstance(said, str):

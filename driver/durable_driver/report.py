@@ -32,6 +32,7 @@ class DriveFacts:
     entries: int = 0  # committed by this drive
     last_entry: int = 0  # the log's newest
     recoveries: Mapping[str, int] = field(default_factory=dict)
+    model_errors: Mapping[str, int] = field(default_factory=dict)  # requests of this drive that failed, by kind
     usage: Mapping[str, float] = field(default_factory=dict)
     answer: str | None = None
 
@@ -54,11 +55,13 @@ def compose_report(facts: DriveFacts, ending: Ending) -> bytes:
         "recoveries": dict(facts.recoveries),
         "usage": dict(facts.usage),
     }
+    if facts.model_errors:
+        line["modelErrors"] = dict(facts.model_errors)
     if answer != facts.answer:
         line["answerTruncated"] = True
-    for name in ("usage", "recoveries", "session"):
+    for name in ("modelErrors", "usage", "recoveries", "session"):
         if len(_json(line)) > FACTS_BYTES_MAX:
-            del line[name]
+            line.pop(name, None)
     left = FACTS_BYTES_MAX - len(_json(line)) + len('""')
     line["message"] = _fitting(ending.message, left)
     report = _json(line) + b"\n"

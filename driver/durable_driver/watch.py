@@ -12,13 +12,15 @@ from typing import Any
 
 from durable_driver.events import EventLine
 from durable_driver.metrics import DriverMetrics
+from durable_driver.model_errors import Failures
 from durable_driver.stream import ReportStream
 from durable_harness.builtin import USAGE
-from durable_harness.records import ROOT_ID, Entry, Running, Task
+from durable_harness.records import ROOT_ID, Entry, Running, Sleeping, Task
 from durable_harness.session import Committed, Session
 from durable_spaces import RecoveryEvent
 
 _TOOL = "pi.tool"
+_GENERATION = "pi.generation"
 _CODE = re.compile("[a-z][a-z0-9_]{0,39}")  # what a tool of the user's own calls a code may be a text
 
 
@@ -27,17 +29,25 @@ class Watch:
         self.entries = 0  # committed by this drive
         self.last_entry = 0  # the log's newest
         self.recoveries: Counter[str] = Counter()
+        self.failures = Failures()
+        self.model_errors: Counter[str] = Counter()  # by kind, of this drive
         self._events = events
         self._metrics = metrics
         self._stream = stream
         # A step's number is the position of its task among the log's tool calls: the same in every drive.
         self._steps: dict[int, int] = {}
         self._started: set[int] = set()
+        self._asked: dict[int, tuple[int, str]] = {}  # generation -> attempt and model of its newest request
 
     async def follow(self, session: Session) -> None:
         """From now on; what the log holds already is counted, not told again."""
         for task in await session.tasks(kind=_TOOL):
             self._number(task)
+        for task in await session.tasks(kind=_GENERATION):
+            self._note_request(task)
+            if isinstance(task.state, Sleeping) and task.state.until > _now_ms():
+                attempt, seconds = task.checkpoint["attempt"], _seconds_until(task.state)
+                self._events.emit("model.awaited", attempt=attempt, seconds=seconds)
         entries = await session.entries()
         self.last_entry = entries[-1].id if entries else 0
         session.observe(self._committed)
@@ -62,6 +72,8 @@ class Watch:
             if task.kind == _TOOL:
                 self._number(task)
                 self._start(task)
+            elif task.kind == _GENERATION:
+                self._generate(task)
         for entry in committed.entries:
             self.entries += 1
             self.last_entry = max(self.last_entry, entry.id)
@@ -79,6 +91,29 @@ class Watch:
         if executes and task.id not in self._started:
             self._started.add(task.id)
             self._events.emit("step.started", step=self._steps[task.id], tool=task.input["name"], call=task.id)
+
+    def _generate(self, task: Task) -> None:
+        """A request goes out when its commit is stored; the next commit of its task tells what came of it."""
+        if self._note_request(task):
+            return
+        attempt, model = self._asked.pop(task.id, (0, ""))
+        failure = self.failures.take(model) if attempt else None
+        if failure is None:
+            return
+        # An attempt that counts from 1 again is one of the next drive: this one gives up.
+        goes_on = isinstance(task.state, Sleeping) and task.checkpoint["attempt"] > attempt
+        seconds = _seconds_until(task.state) if isinstance(task.state, Sleeping) and goes_on else None
+        self.model_errors[failure.kind] += 1
+        self._metrics.model_errors.labels(failure.kind).inc()
+        self._events.emit(
+            "model.failed", attempt=attempt, kind=failure.kind, host=failure.host or None, seconds=seconds
+        )
+
+    def _note_request(self, task: Task) -> bool:
+        asked = isinstance(task.state, Running) and task.checkpoint["phase"] == "request"
+        if asked:
+            self._asked[task.id] = task.checkpoint["attempt"], task.checkpoint["model"]
+        return asked
 
     def _finish(self, entry: Entry) -> None:
         call, failed = entry.data["task_id"], entry.data["is_error"]
@@ -101,6 +136,14 @@ class Watch:
             error=error,
             exitCode=_exit_code(entry),
         )
+
+
+def _now_ms() -> float:
+    return time.time() * 1000
+
+
+def _seconds_until(state: Sleeping) -> float:
+    return round(max(state.until - _now_ms(), 0) / 1000, 1)
 
 
 def _error_code(entry: Entry) -> str | None:

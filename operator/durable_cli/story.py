@@ -19,6 +19,18 @@ _RECOVERIES = {
     "rebuilt": "Space made again from the newest checkpoint, for step {step}",
     "handedOver": "another session used the Space; step {step} is interrupted",
 }
+# What came of asking the model, by the driver's kinds; one that is not here is told as it is.
+_MODEL_ERRORS = {
+    "NameUnresolved": "its name can't be resolved (DNS)",
+    "ConnectionRefused": "the connection was refused",
+    "TlsFailed": "the TLS connection failed",
+    "Timeout": "no answer in time",
+    "ConnectionBroken": "the connection broke",
+    "ConnectionFailed": "the connection failed",
+    "NoAnswer": "the stream ended without an answer",
+    "ContentFilter": "the content filter ended the answer",
+    "NotThisApi": "no API of this provider's kind answers there",
+}
 _QUIET = frozenset({"Driving", "Starting", "BackingOff", "Pending", "WaitingForSpace", "Finished", "Stopping"})
 _NO_CRASH = frozenset({"Completed", "Stopped", "Deleted"})
 _WORDS_MAX = 120
@@ -111,6 +123,17 @@ class Story:
                 text = self._recovery(event, session)
                 held, session.held = session.held, None
                 yield line(epoch, f"{held.text}; {text}" if held else text, "good")
+            case "space.advanced":
+                session.running = "the model answers"
+            case "model.failed":
+                again = fields.get("seconds")
+                then = "" if again is None else f"; asked again in {again:g} s"
+                session.running = "" if again is None else "waits to ask the model again"
+                yield line("model", f"{_model_error(event)} (attempt {fields['attempt']}){then}", "bad")
+            case "model.awaited":
+                session.running = "waits to ask the model again"
+                text = f"failed before; asked again in {fields['seconds']:g} s (attempt {fields['attempt']})"
+                yield line("model", text, "quiet")
             case "step.started":
                 step = int(fields["step"])
                 session.steps[str(fields.get("call"))] = step
@@ -228,6 +251,12 @@ def _ended(event: Event) -> str:
 
 def _count(number: int, one: str, many: str = "") -> str:
     return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def _model_error(event: Event) -> str:
+    kind, host = str(event.fields.get("kind")), event.fields.get("host")
+    words = f"HTTP {kind[4:]}" if kind.startswith("Http") else _MODEL_ERRORS.get(kind, kind)
+    return f"{host}: {words}" if host else words
 
 
 def _failed(event: Event) -> str:

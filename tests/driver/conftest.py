@@ -193,6 +193,7 @@ class Reply:
     finish: str | None = "stop"
     usage: tuple[int, int] = (11, 5)
     error: dict[str, Any] = field(default_factory=dict)
+    page: str = ""  # a web page, in place of an answer
     cut: bool = False  # break the connection off in the middle of the stream
 
 
@@ -227,6 +228,12 @@ def model_server() -> Iterator[ModelServer]:
                 self.wfile.write(body)
                 return
             self.send_response(200)
+            if reply.page:
+                self.send_header("Content-Type", "text/html")
+                self.send_header("Content-Length", str(len(reply.page)))
+                self.end_headers()
+                self.wfile.write(reply.page.encode())
+                return
             self.send_header("Content-Type", "text/event-stream")
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()

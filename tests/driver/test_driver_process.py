@@ -3,6 +3,7 @@
 import asyncio
 import json
 import signal
+import socket
 import sys
 import urllib.request
 from pathlib import Path
@@ -197,6 +198,28 @@ def use_model_server(place: Any, server: Any) -> None:
     )
 
 
+def test_a_model_that_is_away_is_told_at_each_attempt_and_by_the_next_drive(place: Any) -> None:
+    with socket.socket() as held:  # bound, and nobody listens: the port stays refused for as long as the test runs
+        held.bind(("127.0.0.1", 0))
+        host = f"127.0.0.1:{held.getsockname()[1]}"
+        model = f"{{provider: openai-compatible, name: m-1, baseUrl: 'http://{host}/v1'}}"
+        (place.folder / "agent.yaml").write_text(f"model: {model}\n")
+        drive = place.start(1)
+        place.until(lambda: len(drive.events("model.failed")) == 2)
+        told = [(event["kind"], event["host"], event["attempt"]) for event in drive.events("model.failed")]
+        assert told == [("ConnectionRefused", host, 1), ("ConnectionRefused", host, 2)]
+        drive.process.kill()
+        drive.process.wait()
+        again = place.start(2, CUA_SESSION_RESUME="1")
+        place.until(lambda: again.events("model.failed"))
+        (waits,) = again.events("model.awaited")
+        assert waits["attempt"] == again.events("model.failed")[0]["attempt"] == 3
+        assert waits["seconds"] > 0
+        again.process.terminate()
+        assert again.wait() == 143
+        assert again.report()["modelErrors"] == {"ConnectionRefused": 1}
+
+
 def test_a_model_behind_http_drives_the_session_and_its_limits_are_waited_out(place: Any, model_server: Any) -> None:
     use_model_server(place, model_server)
     function = {"name": "bash", "arguments": json.dumps({"command": "echo by model > m.txt"})}
@@ -208,6 +231,10 @@ def test_a_model_behind_http_drives_the_session_and_its_limits_are_waited_out(pl
     assert drive.wait() == 0, drive.err.read_text()
     assert (place.workspace / "m.txt").read_text() == "by model\n"
     assert drive.answer() == "All done."
+    (failed,) = drive.events("model.failed")
+    assert (failed["kind"], failed["host"], failed["attempt"]) == ("Http429", model_server.url.split("/")[2], 1)
+    assert 0 < failed["seconds"] <= DEFAULT_SETTINGS.retry.delay_seconds(1)
+    assert drive.report()["modelErrors"] == {"Http429": 1}
     usage = drive.report()["usage"]
     assert (usage["requests"], usage["inputTokens"], usage["outputTokens"]) == (3, 41, 12)
     assert set(model_server.authorizations) == {"Bearer k-1"}

@@ -168,8 +168,18 @@ async def test_a_name_that_is_not_known_yet_may_be_soon_and_no_key_is_told() -> 
 def test_what_broke_is_told_by_its_class(cause: Exception, says: str) -> None:
     error = ModelAPIError("m", "the prompt")
     error.__cause__ = cause
-    told = to_model_error(error, " at host:1")
+    told = to_model_error(error, "host:1")
     assert (str(told), told.retryable) == (f"m at host:1: {says}", True)
+
+
+async def test_a_web_page_in_place_of_an_answer_names_host_and_cause_and_is_not_asked_again(model_server: Any) -> None:
+    model_server.answers(page="<html>Welcome, prompt</html>")
+    with pytest.raises(ModelError) as caught:
+        await ask(provider(model_server))
+    host = model_server.url.split("/")[2]
+    assert str(caught.value).startswith(f"m-1 at {host}: what answers there is no API of this provider's kind (")
+    assert str(caught.value).endswith("; look at model.baseUrl")
+    assert not caught.value.retryable
 
 
 async def test_an_answer_cut_by_the_limit_says_so(model_server: Any) -> None:

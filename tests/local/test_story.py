@@ -57,6 +57,21 @@ def test_a_step_that_failed_says_so_in_words_and_why() -> None:
     assert [line.took for line in lines if line.head.startswith("step")] == ["8 ms", "8 ms", "8 ms", "100 ms"]
 
 
+def test_each_failed_attempt_to_ask_the_model_is_a_line() -> None:
+    refused = {"kind": "ConnectionRefused", "host": "127.0.0.1:9"}
+    assert told(
+        event("model.failed", attempt=1, **refused, seconds=1.5),
+        event("model.failed", at=2000, attempt=2, kind="Http429", host="models.example:443", seconds=4),
+        event("model.failed", at=3000, attempt=3, kind="OddError"),
+        event("model.awaited", 2, 4000, attempt=4, seconds=12.5),
+    ) == [
+        ("model", "127.0.0.1:9: the connection was refused (attempt 1); asked again in 1.5 s"),
+        ("model", "models.example:443: HTTP 429 (attempt 2); asked again in 4 s"),
+        ("model", "OddError (attempt 3)"),
+        ("model", "failed before; asked again in 12.5 s (attempt 4)"),
+    ]
+
+
 def test_a_killed_driver_and_what_became_of_its_step() -> None:
     assert told(
         event("driver.started"),
