@@ -161,8 +161,12 @@ def _judge_pending(facts: SessionFacts, driver: DriverFacts, stopping: bool) -> 
     ):
         return _over(_uncounted("NodeLost", stopping), delete=driver)
     if driver.outdated:
-        # An edit of spec.driver is how a person repairs a driver that can't start: no wait, and a new row of attempts.
-        return _over(replace(_uncounted("NeverStarted", stopping), resets=True, detail="spec changed"), delete=driver)
+        # An edit of spec.driver, or another image of the installation, is how a person repairs a driver that can't start: no
+        # wait, and a new row of attempts.
+        return _over(
+            replace(_uncounted("NeverStarted", stopping), resets=True, detail="spec.driver or the image changed"),
+            delete=driver,
+        )
     hold = DriveState(
         drive=Drive.COMING, reason=driver.waiting_reason, message=driver.waiting_message, blocked=driver.stuck
     )

@@ -99,7 +99,7 @@ class DriverFacts:
     )
     waiting_message: str = ""
     stuck: bool = False  # what it waits for does not come by itself, though `waiting_reason` alone does not say so
-    outdated: bool = False  # made from another spec.driver than the present one; matters until it has started
+    outdated: bool = False  # made from another spec.driver or image than the present ones; matters until it has started
     frozen: bool = False
     beat_age_seconds: float | None = None  # None: no report stream
     committed: bool = False
@@ -135,7 +135,7 @@ class SpacePod:
     waiting_message: str = ""
     stuck: bool = False  # as of a driver
     restarts: int = 0
-    outdated: bool = False  # made from another spec than the present one; matters until it has started
+    outdated: bool = False  # made from another spec or image than the present ones; matters until it has started
     last_reason: str = ""  # of the container's last termination: OOMKilled ...
     last_code: int = 0
     last_at: float | None = None

@@ -125,7 +125,9 @@ def _judge_pod(facts: SpaceFacts, pod: SpacePod) -> Placement:
 
 def _judge_pending(facts: SpaceFacts, pod: SpacePod) -> Placement:
     if pod.outdated:
-        return Placement(place=Place.GONE, reason="Placing", message="the spec changed before it started", delete=pod)
+        return Placement(
+            place=Place.GONE, reason="Placing", message="its spec or the image changed before it started", delete=pod
+        )
     if pod.bound:
         left = pod.created_at + START_SECONDS - facts.now
         if left <= 0:

@@ -83,7 +83,7 @@ def build_driver_pod(wanted: DriverPod) -> Json:
                 o.SESSION: meta["name"],
                 o.EPOCH: str(wanted.epoch),
             },
-            "annotations": {o.SPEC_HASH: driver_hash(spec)},
+            "annotations": {o.SPEC_HASH: driver_hash(spec, wanted.image)},
             "ownerReferences": o.owner(SESSIONS, wanted.session),
         },
         "spec": {
@@ -106,9 +106,15 @@ def build_driver_pod(wanted: DriverPod) -> Json:
     return templates.apply(pod, spec.driver.pod_template, allow_privileged=wanted.allow_privileged)
 
 
-def driver_hash(spec: SessionSpec) -> str:
-    """Tells whether a pod was made from this `spec.driver`."""
-    return hashlib.sha256(msgspec.json.encode(spec.driver, order="deterministic")).hexdigest()[:16]
+def driver_hash(spec: SessionSpec, image: str) -> str:
+    """Tells whether a pod was made from this `spec.driver` and image, as it was asked for."""
+    made_of = (spec.driver, image)
+    return hashlib.sha256(msgspec.json.encode(made_of, order="deterministic")).hexdigest()[:16]
+
+
+def driver_image(spec: SessionSpec, pinned: str, default: str) -> str:
+    """What a driver runs: the image pinned since one started (rule 36), the spec's, or the installation's."""
+    return pinned or spec.driver.image or default
 
 
 def tolerations(seconds: int) -> list[Json]:

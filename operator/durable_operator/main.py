@@ -122,7 +122,7 @@ class Operator:
             kube=self._kube,
             memory=self._memory,
             install=install,
-            reader=Reader(self._kube, self._memory, install, cluster_reads=self._settings.cluster_reads),
+            reader=Reader(self._kube, self._memory, install, self._settings),
             recorder=Recorder(self._kube, self._settings.identity),
             metrics=self._metrics,
             wake_session=lambda key, after: queue.wake(("session", key), after),

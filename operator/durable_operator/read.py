@@ -26,13 +26,14 @@ from durable_coordinator.spec_space import SpaceSpec
 from durable_coordinator.status import LogPlace, SessionStatus, SpaceStatus, from_dict
 from durable_operator import objects as o
 from durable_operator.claims import unbound_claim
-from durable_operator.driver_pod import claim_name, driver_hash
+from durable_operator.driver_pod import claim_name, driver_hash, driver_image
 from durable_operator.kube import NODES, PODS, SESSIONS, SPACES, Json, Kube
 from durable_operator.limits import TokenBucket
 from durable_operator.memory import Key, Memory, SpaceMemory, current
 from durable_operator.pod_facts import driver_facts, lost_by_pod, node_unreachable_since, space_pod
 from durable_operator.preflight import Preflight
 from durable_operator.secrets import Install
+from durable_operator.settings import Settings
 from durable_operator.space_client import ask_daemon
 from durable_operator.space_pod import space_hash
 
@@ -59,11 +60,11 @@ class SpaceRead:
 class Reader:
     """One per leader."""
 
-    def __init__(self, kube: Kube, memory: Memory, install: Install, *, cluster_reads: bool) -> None:
+    def __init__(self, kube: Kube, memory: Memory, install: Install, settings: Settings) -> None:
         self._kube = kube
         self._memory = memory
         self._install = install
-        self._cluster_reads = cluster_reads
+        self._settings = settings
         self._preflight = Preflight(kube)
         self.placements = TokenBucket(10, 5.0)  # rule 13: a mistake about nodes must not place every Space again
         self.terminating: set[str] = set()  # namespaces that refused a create for it
@@ -79,7 +80,7 @@ class Reader:
         # Taken before the read: what an event tells after it would stand beside a driver that the read did not show yet, or still
         # shows as running.
         before, seen = dict(memory.ends), memory.epoch_seen
-        driver = await self._driver(key, driver_name(key[1], status.epoch), spec) if status.epoch else None
+        driver = await self._driver(key, driver_name(key[1], status.epoch), spec, status) if status.epoch else None
         ends = before if driver is not None else dict(memory.ends)
         driving = driver is not None and driver.running
         space_read = await self.space((key[0], spec.space_name(key[1])), ask=not driving, session=body)
@@ -165,7 +166,7 @@ class Reader:
         )
         return SpaceRead(body=body, facts=facts, orphaned=facts.owner_uid != "" and owner is None)
 
-    async def _driver(self, key: Key, name: str, spec: SessionSpec) -> DriverFacts | None:
+    async def _driver(self, key: Key, name: str, spec: SessionSpec, status: SessionStatus) -> DriverFacts | None:
         pod = await self._kube.get(PODS, key[0], name)
         memory = self._memory.session(key)
         if pod is None:
@@ -177,9 +178,9 @@ class Reader:
             self._memory.driver_event(pod, gone=False)
             (memory.unreachable.add if unreachable is not None else memory.unreachable.discard)(uid)
         stream = memory.stream(uid)
-        facts = driver_facts(
-            pod, heard=stream.heard(), spec_hash=driver_hash(spec), node_unreachable_seconds=unreachable
-        )
+        pinned = status.driver.image if status.driver is not None else ""
+        made_of = driver_hash(spec, driver_image(spec, pinned, self._settings.driver_image))
+        facts = driver_facts(pod, heard=stream.heard(), spec_hash=made_of, node_unreachable_seconds=unreachable)
         if facts.waiting_reason != "VolumeUnavailable":
             return facts
         message, stuck = await unbound_claim(self._kube, pod, facts.waiting_message)
@@ -194,7 +195,7 @@ class Reader:
         names = [pod.name for pod in pods.values() if pod.name != mine and pod.over is over]
         if over and len(names) <= spec.driver.history_limit:
             return ()
-        found = [await self._driver(key, name, spec) for name in names]
+        found = [await self._driver(key, name, spec, status) for name in names]
         return tuple(driver for driver in found if driver is not None and driver.over is over)
 
     async def _space_pod(self, key: Key, name: str, spec: SpaceSpec) -> SpacePod | None:
@@ -204,7 +205,8 @@ class Reader:
             return None
         self._memory.space_event(pod, gone=False)
         unreachable = await self._unreachable(pod)
-        facts = space_pod(pod, spec_hash=space_hash(spec), node_unreachable_seconds=unreachable)
+        made_of = space_hash(spec, spec.image or self._settings.space_image)
+        facts = space_pod(pod, spec_hash=made_of, node_unreachable_seconds=unreachable)
         if facts.waiting_reason != "VolumeUnavailable":
             return facts
         message, stuck = await unbound_claim(self._kube, pod, facts.waiting_message)
@@ -220,7 +222,7 @@ class Reader:
         node = pod["spec"].get("nodeName")
         if not node or (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
             return None
-        if not self._cluster_reads:
+        if not self._settings.cluster_reads:
             return float("inf") if lost_by_pod(pod) else None
         answer = await self._kube.read(NODES, None, node)
         since = node_unreachable_since(answer.body if answer else None)

@@ -55,7 +55,7 @@ def build_space_pod(wanted: SpacePodWanted) -> Json:
                 o.GENERATION: str(wanted.generation),
                 o.EGRESS: spec.egress,
             },
-            "annotations": {o.SPEC_HASH: space_hash(spec)},
+            "annotations": {o.SPEC_HASH: space_hash(spec, wanted.image)},
             "ownerReferences": o.owner(SPACES, wanted.space),
         },
         "spec": {
@@ -78,9 +78,12 @@ def build_space_pod(wanted: SpacePodWanted) -> Json:
     return templates.apply(pod, spec.pod_template, allow_privileged=wanted.allow_privileged)
 
 
-def space_hash(spec: SpaceSpec) -> str:
-    """Tells whether a pod was made from this spec; what takes effect at once is left out."""
-    lasting = msgspec.structs.replace(spec, egress="None", unreachable_seconds=60, idle_seconds=None)
+def space_hash(spec: SpaceSpec, image: str) -> str:
+    """Tells whether a pod was made from this spec and image; what takes effect at once is left out.
+
+    The image is hashed as it was asked for: what a webhook makes of it in the pod would differ for ever.
+    """
+    lasting = msgspec.structs.replace(spec, image=image, egress="None", unreachable_seconds=60, idle_seconds=None)
     return hashlib.sha256(msgspec.json.encode(lasting, order="deterministic")).hexdigest()[:16]
 
 

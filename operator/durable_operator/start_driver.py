@@ -7,7 +7,15 @@ from durable_coordinator.facts import Obstacle
 from durable_coordinator.resolve import agent_document
 from durable_operator import objects as o
 from durable_operator.context import Context
-from durable_operator.driver_pod import DriverPod, SpaceLink, build_claim, build_driver_pod, build_files, claim_name
+from durable_operator.driver_pod import (
+    DriverPod,
+    SpaceLink,
+    build_claim,
+    build_driver_pod,
+    build_files,
+    claim_name,
+    driver_image,
+)
 from durable_operator.kube import CLAIMS, CONFIG_MAPS, PODS, Json
 from durable_operator.making import create_once, hinder, judged
 from durable_operator.memory import Key
@@ -45,7 +53,7 @@ def _wanted(context: Context, key: Key, read: SessionRead, body: Json, action: S
         attempt=action.attempt,
         resume=action.resume,
         lease_token=action.lease_token,
-        image=action.image or spec.driver.image or settings.driver_image,
+        image=driver_image(spec, action.image, settings.driver_image),
         space=link,
         files=files,
         claim=claim_name(key[1]),

@@ -63,3 +63,46 @@ def test_a_source_that_this_version_lacks_is_told_by_the_session(api, shared, to
     api.make(shared[0], "durablesessions", "gitted", spec(space={"source": source}))
     wait("it is blocked", lambda: told("gitted", "Progressing")[:2] == ("False", "Blocked"))
     assert told("gitted", "Ready")[2].startswith("DurableSpace gitted: PodRejected: spec.source.git is not supported")
+
+
+def waiting_for_its_image(api, namespace, pod, role):
+    waits = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
+    container = {"name": role, "image": "", "imageID": "", "restartCount": 0, "ready": False, "state": waits}
+    api.core.patch_namespaced_pod_status(pod, namespace, {"status": {"containerStatuses": [container]}})
+
+
+def image_of(api, namespace, pod):
+    return api.pods(namespace)[pod].spec.containers[0].image
+
+
+def test_pods_that_never_started_follow_the_installations_images(api, namespace, kubelet, start_operator):
+    """A wrong image in the chart's values is mended by `helm upgrade`, for a Space and then for a driver; others stay."""
+    kubelet.held |= {"typo-g1", "typo-e1"}
+    operator = start_operator("--space-image", "wrong:1", "--driver-image", "wrong:2")
+    api.make(namespace, "durablesessions", "typo", spec())
+    wait("the Space's pod is there", lambda: "typo-g1" in api.pods(namespace))
+    waiting_for_its_image(api, namespace, "typo-g1", "space")
+    wait("it is told", lambda: api.condition(namespace, "typo", "Progressing") == ("False", "Blocked"))
+    operator.stop()
+
+    operator = start_operator("--driver-image", "wrong:2")
+    wait("the driver's pod is there", lambda: "typo-e1" in api.pods(namespace))
+    assert image_of(api, namespace, "typo-g2") == "space:1"
+    assert "typo-g1" not in api.pods(namespace)
+    waiting_for_its_image(api, namespace, "typo-e1", "driver")
+    wait("it is told", lambda: api.condition(namespace, "typo", "Ready") == ("False", "ImagePullFailed"))
+    operator.stop()
+
+    operator = start_operator()
+    wait("the next driver runs", lambda: kubelet.runs("typo-e2"))
+    assert image_of(api, namespace, "typo-e2") == "driver:1"
+    status = api.status(namespace, "typo")
+    assert (status["lastExit"]["reason"], status.get("countedAttempts", 0)) == ("NeverStarted", 0)
+    operator.stop()
+
+    start_operator("--space-image", "newer:1", "--driver-image", "newer:2")
+    kubelet.end("typo-e2", 1)
+    wait("the next driver runs", lambda: kubelet.runs("typo-e3"))
+    assert image_of(api, namespace, "typo-g2") == "space:1", "what runs is never replaced for its image"
+    kubelet.settle("typo-e3")
+    wait("it succeeded", lambda: api.condition(namespace, "typo", "Succeeded") == ("True", "Completed"))
