@@ -174,7 +174,6 @@ def test_a_budget_keeps_one_replica_and_is_left_out_for_a_single_one(render):
     ("argument", "message"),
     [
         ("--set=replicas=nine", "/replicas"),
-        ("--set=images.driver=", "/images/driver"),
         ("--set=colour=blue", "colour"),
         ("--set=operator.leaderSeconds=1", "/operator/leaderSeconds"),
         ("--set=networkPolicy.deny={everything}", "/networkPolicy/deny"),
@@ -184,6 +183,15 @@ def test_a_value_that_makes_no_sense_is_refused(helm, argument, message):
     done = helm("template", "durable", CHART, *IMAGES, argument)
     assert done.returncode != 0
     assert message in done.stderr
+
+
+@pytest.mark.parametrize("name", ["operator", "driver", "space"])
+def test_each_image_must_be_given(helm, name):
+    others = [argument for argument in IMAGES if name not in argument]
+    done = helm("template", "durable", CHART, *others)
+    assert done.returncode != 0
+    assert f"images.{name} is missing" in done.stderr
+    assert f"--set images.{name}=" in done.stderr, "what to do"
 
 
 def test_the_notes_tell_what_comes_next(helm):

@@ -9,6 +9,13 @@
 {{ .Values.serviceAccount.name | default (include "durable.name" .) }}
 {{- end }}
 
+{{/* An image by its name in .Values.images; there is no default to fall back on. */}}
+{{- define "durable.image" -}}
+{{- $name := index . 1 }}
+{{- $missing := printf "images.%s is missing: no image is published, so name yours with --set images.%s=REGISTRY/%s:TAG" $name $name $name }}
+{{- required $missing (index (index . 0).Values.images $name) }}
+{{- end }}
+
 {{- define "durable.selector" -}}
 app.kubernetes.io/name: {{ .Chart.Name }}
 app.kubernetes.io/instance: {{ .Release.Name }}
