@@ -46,5 +46,5 @@ generate: $(VENV)/.ready ## Generate proto/durable_protocol and docs/reference-m
 	$(BIN)/python proto/generate.py
 	$(BIN)/python docs/generate.py
 
-clean: ## Remove the environment and caches
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .durable
+clean: ## Remove the environment and caches; sessions in .durable stay
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

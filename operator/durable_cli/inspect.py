@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,12 @@ import yaml
 from durable_cli.arguments import LogArguments
 from durable_cli.options import OUTPUT, STATE
 from durable_cli.standing import Standing, State, standing
-from durable_cli.story import Story, duration
+from durable_cli.story import Line, Story, duration
 from durable_local import history
 from durable_local.layout import Home, session_home
 from durable_local.process import ChildFacts, Life
 
+_AT_WORK = frozenset({State.RUNNING, State.UNATTENDED, State.SUSPENDING})
 _COLUMNS = ("NAME", "STATUS", "EPOCH", "ATTEMPTS", "SPACE", "AGE")
 
 
@@ -40,7 +42,7 @@ def get(names: tuple[str, ...], state: Path, output: str) -> None:
     if not objects:
         click.echo(f"no sessions in {state}", err=True)
         return
-    rows = [_COLUMNS, *(_row(found, session_home(state, found["metadata"]["name"])) for found in objects)]
+    rows = [_COLUMNS, *(_row(state, found) for found in objects)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
     for row in rows:
         click.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -65,6 +67,9 @@ def describe(name: str, state: Path, output: str) -> None:
     now = standing(home, found)
     click.echo(f"Session    {name}")
     click.echo(f"Status     {now}{_because(now)}")
+    story, lines = _told(state, home, name)
+    if now.state in _AT_WORK and (doing := story.doing(name, int(time.time() * 1000))):
+        click.echo(f"Now        {doing}")
     if status.get("answer"):
         click.echo(f"Answer     {status['answer']}")
     place = history.space_of(state, record)
@@ -74,12 +79,16 @@ def describe(name: str, state: Path, output: str) -> None:
     for drive in history.drives(home):
         click.echo(f"  epoch {drive.epoch:<4} {_when(drive.child)}  {_end(drive)}")
     click.echo("\nSteps")
+    for epoch, line in lines:
+        click.echo(f"  {line.head or f'epoch {epoch}':<9} {line.text:<54} {line.took:>11}".rstrip())
+    _advise(name, home, now)
+
+
+def _told(state: Path, home: Home, name: str) -> tuple[Story, list[tuple[int, Line]]]:
+    """All that its drivers told so far, with the epoch of each line."""
     log = LogArguments(state)
     story = Story(log, log.last_words, log.why)
-    for event in history.Follower(home, name).news():
-        for line in story.tell(event):
-            click.echo(f"  {line.head or 'epoch ' + str(event.epoch):<9} {line.text:<54} {line.took:>11}".rstrip())
-    _advise(name, home, now)
+    return story, [(event.epoch, line) for event in history.Follower(home, name).news() for line in story.tell(event)]
 
 
 def _advise(name: str, home: Home, now: Standing) -> None:
@@ -100,13 +109,18 @@ def _daemon_runs(home: Home) -> str:
     return f"{runs} run{'' if runs == 1 else 's'} of its daemon"
 
 
-def _row(found: dict[str, Any], home: Home) -> tuple[str, ...]:
+def _row(state: Path, found: dict[str, Any]) -> tuple[str, ...]:
+    name = found["metadata"]["name"]
+    home = session_home(state, name)
+    now = standing(home, found)
+    if now.state in _AT_WORK and not now.reason:
+        now = replace(now, reason=_told(state, home, name)[0].doing(name))
     status = found["status"]
     space = status.get("space", {})
     created = datetime.fromisoformat(found["metadata"]["creationTimestamp"]).timestamp()
     return (
-        found["metadata"]["name"],
-        str(standing(home, found)),
+        name,
+        str(now),
         str(status.get("epoch", 0)),
         str(status.get("attempts", 0)),
         f"{space['name']} (g{space.get('generation', 0)})" if space.get("name") else "-",

@@ -18,13 +18,14 @@ from rich.spinner import Spinner
 from rich.text import Text
 
 from durable_cli.arguments import LogArguments
-from durable_cli.story import HOLD_SECONDS, Line, Story
+from durable_cli.story import Line, Story
 from durable_local.events import Event
 
 _TONES = {"good": "green", "bad": "yellow", "quiet": "dim", "plain": ""}
 _HEAD_WIDTH, _TOOK_WIDTH, _CLOCK_WIDTH = 9, 11, 5
 _TEXT_MIN, _TEXT_MAX = 24, 64
 _PLAIN_COLUMNS = 80
+_TICK_SECONDS = 0.25
 
 
 class Screen(Protocol):
@@ -43,21 +44,29 @@ class _Lines:
         self._width = width
         self._began: float | None = None
         self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._ticks = threading.Thread(target=self._tick, daemon=True)
+
+    def start(self) -> None:
+        self._ticks.start()
+
+    def stop(self) -> None:
+        self._ended.set()
 
     def show(self, event: Event) -> None:
         with self._lock:
             for line in self.lines(event):
                 click.echo(self.format(line))
-        if event.name == "driver.started":
-            # It may have been held back for what follows; should nothing follow, it is shown all the same.
-            timer = threading.Timer(HOLD_SECONDS + 0.1, self._show_waiting)
-            timer.daemon = True
-            timer.start()
 
-    def _show_waiting(self) -> None:
-        with self._lock:
-            for line in self._story.waiting(int(time.time() * 1000)):
-                click.echo(self.format(line))
+    def _tick(self) -> None:
+        """Lines that no event brings: one that was held back for what might follow it, a step that takes long."""
+        # Who watched may have gone: the next event tells the command so, here it is no news.
+        with contextlib.suppress(OSError, ValueError):
+            while not self._ended.wait(_TICK_SECONDS):
+                with self._lock:
+                    now = int(time.time() * 1000)
+                    for line in (*self._story.waiting(now), *self._story.long_steps(now)):
+                        click.echo(self.format(line))
 
     def say(self, text: str) -> None:
         click.echo(text)
@@ -162,11 +171,9 @@ def screen(output: str, log: LogArguments, sessions: list[str]) -> Iterator[Scre
     story, width = Story(log, log.last_words, log.why), max(map(len, sessions), default=0)
     if not sys.stdout.isatty():
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-        yield _Lines(story, width)
-        return
-    terminal = _Terminal(story, width)
-    terminal.start()
+    shown = _Terminal(story, width) if sys.stdout.isatty() else _Lines(story, width)
+    shown.start()
     try:
-        yield terminal
+        yield shown
     finally:
-        terminal.stop()
+        shown.stop()

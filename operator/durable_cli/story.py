@@ -35,6 +35,7 @@ _QUIET = frozenset({"Driving", "Starting", "BackingOff", "Pending", "WaitingForS
 _NO_CRASH = frozenset({"Completed", "Stopped", "Deleted"})
 _WORDS_MAX = 120
 _SUMMARY_MAX = 48
+LONG_SECONDS = 3.0  # that a step runs before a line tells of it
 HOLD_SECONDS = 1.0  # that a driver's start waits to be told with what it recovered
 
 # (session, step) -> what the call does, in a few words; "" if the log can't tell.
@@ -63,7 +64,17 @@ class _Session:
     finished: set[int] = field(default_factory=set)
     held: Line | None = None  # "driver started" waits a moment for the recovery that follows it
     seen: set[tuple[object, ...]] = field(default_factory=set)
-    running: str = ""
+    open: dict[int, Event] = field(default_factory=dict)  # steps that run now, by what told of their start
+    shown: set[tuple[int, int]] = field(default_factory=set)  # (epoch, step) that were told to run
+    doing: str = ""  # while no step runs
+    since_ms: int = 0
+
+    def does(self, what: str, since_ms: int) -> None:
+        self.doing, self.since_ms = what, since_ms
+
+    def rests(self) -> None:
+        self.open.clear()
+        self.does("", 0)
 
 
 class Story:
@@ -102,9 +113,31 @@ class Story:
             session.held = None
         return lines
 
+    def long_steps(self, now_ms: int) -> list[Line]:
+        """A line for each step that has run for `LONG_SECONDS`, once: where no status line shows it."""
+        lines = []
+        for name, session in self._sessions.items():
+            for step, event in session.open.items():
+                if event.time <= now_ms - LONG_SECONDS * 1000 and (event.epoch, step) not in session.shown:
+                    session.shown.add((event.epoch, step))
+                    lines.append(Line(name, f"step {step}", f"runs: {self._call(event)}", "", now_ms, "quiet"))
+        return lines
+
     def running(self) -> str:
         """What goes on at this moment, for a status line."""
-        return "   ".join(f"{name}: {session.running}" for name, session in self._sessions.items() if session.running)
+        found = ((name, self.doing(name)) for name in self._sessions)
+        return "   ".join(f"{name}: {doing}" for name, doing in found if doing)
+
+    def doing(self, name: str, now_ms: int | None = None) -> str:
+        """The same of one session; with the time since when it goes on, if it is told what the time is."""
+        session = self._sessions.get(name, _Session())
+        if session.open:
+            doing = ", ".join(f"step {step} {self._call(event)}" for step, event in session.open.items())
+            since_ms = min(event.time for event in session.open.values())
+        else:
+            doing, since_ms = session.doing, session.since_ms
+        took = f" for {duration(max(now_ms - since_ms, 0) / 1000)}" if doing and now_ms is not None else ""
+        return doing + took
 
     def _lines(self, event: Event, session: _Session) -> Iterator[Line]:
         fields, epoch = event.fields, f"epoch {event.epoch}"
@@ -114,7 +147,7 @@ class Story:
 
         match event.name:
             case "driver.started":
-                session.running = "the driver starts"
+                session.does("the driver starts", event.time)
                 if fields.get("resumed"):
                     session.held = line(epoch, "driver started")
                 else:
@@ -124,23 +157,24 @@ class Story:
                 held, session.held = session.held, None
                 yield line(epoch, f"{held.text}; {text}" if held else text, "good")
             case "space.advanced":
-                session.running = "the model answers"
+                session.does("the model answers", event.time)
             case "model.failed":
                 again = fields.get("seconds")
                 then = "" if again is None else f"; asked again in {again:g} s"
-                session.running = "" if again is None else "waits to ask the model again"
+                session.does("" if again is None else "waits to ask the model again", event.time)
                 yield line("model", f"{_model_error(event)} (attempt {fields['attempt']}){then}", "bad")
             case "model.awaited":
-                session.running = "waits to ask the model again"
+                session.does("waits to ask the model again", event.time)
                 text = f"failed before; asked again in {fields['seconds']:g} s (attempt {fields['attempt']})"
                 yield line("model", text, "quiet")
             case "step.started":
                 step = int(fields["step"])
                 session.steps[str(fields.get("call"))] = step
-                session.running = f"step {step} {self._call(event)}"
+                session.open[step] = event
             case "step.finished":
                 step = int(fields["step"])
-                session.running = "the model answers"
+                session.open.pop(step, None)
+                session.does("the model answers", event.time)
                 if step not in session.finished:
                     session.finished.add(step)
                     took = duration(float(fields.get("seconds", 0)))
@@ -154,7 +188,7 @@ class Story:
                 yield line("", "failed: a call of a tool that the agent does not have", "bad")
                 yield from self._reason(event, line)
             case "driver.gone":
-                session.running = ""
+                session.rests()
                 yield line("", self._gone(event), "quiet" if fields["reason"] in _NO_CRASH else "bad")
             case "space.gone" if fields.get("listened", True) and not (fields.get("code") or fields.get("signal")):
                 yield line("", "Space stopped", "quiet")  # asked to: it has ended its commands
@@ -179,7 +213,7 @@ class Story:
             case "session.ready" if fields["reason"] not in _QUIET:
                 yield line("", f"{fields['reason']}: {fields['message']}".rstrip(": "), "bad")
             case "session.finished":
-                session.running = ""
+                session.rests()
                 yield from self._finished(event)
 
     def _finished(self, event: Event) -> Iterator[Line]:

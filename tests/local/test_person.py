@@ -80,3 +80,28 @@ def test_failed_calls_are_told_by_run_and_by_describe(person: Person) -> None:
         whys = [line for line in told.splitlines() if "why  " in line]
         assert any("no.py" in line for line in whys), told
         assert any("'fly'" in line for line in whys), told
+
+
+def test_what_runs_now_is_told_by_get_and_describe_and_by_a_run_without_a_terminal(person: Person) -> None:
+    gate = person.folder / "gate"
+    wait = f"while [ ! -e {gate} ]; do sleep 0.05; done"
+    person.manifest([{"calls": [{"bash": {"command": f"# held\n{wait}"}}]}, {"answer": "ok"}])
+    run = person.start("run", "s.yaml")
+    assert run.stdout is not None
+    try:
+        told = next(line for line in run.stdout if "runs: " in line)
+        assert told.split()[:4] == ["s", "step", "1", "runs:"]
+        assert "bash # held ..." in told
+        assert "Running (step 1 bash # held ...)" in person.durable("get").stdout
+        assert "\nNow        step 1 bash # held ... for " in person.durable("describe", "s").stdout
+    finally:
+        gate.touch()
+    assert run.wait(30) == 0
+    assert "Now " not in person.durable("describe", "s").stdout
+
+
+def test_make_clean_leaves_the_sessions_alone() -> None:
+    root = Path(__file__).parents[2]
+    done = subprocess.run(["make", "-n", "clean"], cwd=root, capture_output=True, text=True, check=True)
+    assert ".venv" in done.stdout
+    assert ".durable" not in done.stdout
