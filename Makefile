@@ -6,7 +6,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 TESTBED := PYTHONPATH=tests/testbed $(BIN)/python -m durable_testbed
 
-.PHONY: help demo test check unit cluster cluster-down generate clean
+# Of `make images`: where the images will be pushed, and what builds them (docker, podman, buildah).
+REGISTRY ?= localhost/durable
+TAG ?= dev
+DOCKER ?= docker
+
+.PHONY: help demo test check unit images cluster cluster-shell cluster-down generate clean
 
 help: ## What there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' Makefile
@@ -36,8 +41,18 @@ test: check ## Everything, on a real Kubernetes (built once per machine)
 unit: $(VENV)/.ready ## What needs no cluster: seconds
 	$(BIN)/python -m pytest tests/unit tests/harness tests/space tests/adapter tests/driver tests/local
 
-cluster: $(VENV)/.ready ## Start the two-node test cluster; prints its KUBECONFIG
-	$(TESTBED) up --images
+images: $(VENV)/.ready ## Build the three images: REGISTRY=registry.example/team TAG=0.1.0 DOCKER=podman
+	@$(TESTBED) wheels build/images
+	@for name in operator driver space; do \
+	  $(DOCKER) build --file images/$$name/Containerfile --tag $(REGISTRY)/$$name:$(TAG) $(BUILD_OPTIONS) build/images || exit 1; \
+	done
+	@echo "push them:  for name in operator driver space; do $(DOCKER) push $(REGISTRY)/\$$name:$(TAG); done"
+
+cluster: $(VENV)/.ready ## Start the two-node test cluster, the images loaded; prints how to install the chart
+	@$(TESTBED) up --images
+
+cluster-shell: $(VENV)/.ready ## A shell in its network, with kubectl, helm and kubectl-durable
+	@$(TESTBED) exec
 
 cluster-down: $(VENV)/.ready ## End it
 	$(TESTBED) down

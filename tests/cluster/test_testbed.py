@@ -1,12 +1,17 @@
 """The cluster of the test bed does what the product's tests rely on: pods run, names resolve, things die on demand."""
 
 import json
+import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from durable_testbed import BedError, Cluster
+from durable_testbed import BedError, Cluster, paths
+from durable_testbed.images import PUBLIC_PYTHON
 from durable_testbed.kubectl import is_ready
 from durable_testbed.process import started_at, wait_for
 
@@ -138,6 +143,43 @@ def test_commands_inside_end_with_the_cluster_or_their_time(cluster: Cluster) ->
     with pytest.raises(BedError, match="no end after 1 s"):
         cluster.run(["sleep", "600"], timeout_seconds=1)
     assert cluster.helm("list", "--output=json").strip() == "[]"
+
+
+def test_the_commands_that_a_start_prints_work_as_they_are(tmp_path: Path) -> None:
+    """From another folder, with nothing set: a shell inside with all programs, one command, the end."""
+    bed = [sys.executable, "-m", "durable_testbed", "--name=printed"]
+    up = subprocess.run(
+        [*bed, "up", "--nodes=1"], env={**os.environ, "PYTHONPATH": str(paths.HERE)}, capture_output=True, text=True
+    )
+    assert up.returncode == 0, up.stderr
+    shell, one, down = [line.strip() for line in up.stdout.splitlines() if line.startswith("  ")]
+
+    def run(line: str) -> str:
+        plain = {
+            "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
+            "HOME": str(tmp_path),
+            "XDG_CACHE_HOME": str(paths.cache().parents[1]),
+        }
+        return subprocess.run(
+            line, shell=True, cwd=tmp_path, env=plain, capture_output=True, text=True, check=True
+        ).stdout
+
+    try:
+        assert "kubernetes" in run(one.replace("pods", "services"))
+        inside = run(f"{shell} sh -c 'helm version --short; kubectl durable --help; kubectl get storageclass -o name'")
+        assert "kubectl durable" in inside
+        assert "storageclass.storage.k8s.io/local" in inside
+    finally:
+        run(down)
+
+
+def test_the_wheels_are_for_the_python_of_the_containerfiles() -> None:
+    """`make images` fetches wheels here that a build installs there, with no package index to get others from."""
+    bases = [
+        file.read_text().split("ARG BASE=")[1].split()[0]
+        for file in (paths.REPOSITORY / "images").glob("*/Containerfile")
+    ]
+    assert bases == ["python:{}.{}-slim".format(*PUBLIC_PYTHON)] * 3
 
 
 @pytest.mark.parametrize("silent", [False, True], ids=["killed", "silent"])

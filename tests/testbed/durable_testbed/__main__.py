@@ -36,14 +36,29 @@ def up(arguments: argparse.Namespace) -> None:
     cluster.up(nodes=arguments.nodes, loss_seconds=arguments.loss_seconds)
     if built:
         cluster.load_image(built.archive)
-        for name, reference in built.references.items():
-            print(f"image of the {name}: {reference}")
     cluster.keep()
-    option = "" if arguments.name == NAME else f" --name {arguments.name}"
-    print(f"KUBECONFIG={cluster.kubeconfig}")
-    print(f"enter its network: {shlex.join(cluster.namespace.prefix)} env KUBECONFIG={cluster.kubeconfig} $SHELL")
-    print(f"or: python -m durable_testbed{option} kubectl get pods --all-namespaces")
-    print(f"end it: python -m durable_testbed{option} down")
+    option = [] if arguments.name == NAME else ["--name", arguments.name]
+    # As they are, from any folder: neither the package nor this Python has to be on a path.
+    bed = shlex.join(["env", f"PYTHONPATH={paths.HERE}", sys.executable, "-m", "durable_testbed", *option])
+    print(
+        "It has a network of its own; from outside, its KUBECONFIG leads nowhere. A shell inside, with KUBECONFIG set and"
+    )
+    print("kubectl, helm and kubectl-durable on the PATH:")
+    print(f"  {bed} exec")
+    print("One command inside:")
+    print(f"  {bed} kubectl get pods --all-namespaces")
+    if built:
+        print("Install the chart with the images that its nodes have:")
+        print(f"  {bed} helm {shlex.join(_install(built))}")
+    print("End it:")
+    print(f"  {bed} down")
+
+
+def _install(built: images.Images) -> list[str]:
+    """Helm's arguments."""
+    chart = str(paths.REPOSITORY / "charts" / "durable-sessions")
+    values = [f"--set=images.{name}={reference}" for name, reference in built.references.items()]
+    return ["install", "durable", chart, "--namespace=durable-system", "--create-namespace", "--wait", *values]
 
 
 def down(arguments: argparse.Namespace) -> None:
@@ -111,7 +126,7 @@ def build_images(_: argparse.Namespace) -> None:
 
 def wheels(arguments: argparse.Namespace) -> None:
     """Make the build context of the Containerfiles."""
-    images.wheels(paths.REPOSITORY, arguments.context)
+    images.wheels(paths.REPOSITORY, arguments.context, arguments.python)
     print(arguments.context / "wheels")
 
 
@@ -123,6 +138,11 @@ def show_requirements(arguments: argparse.Namespace) -> int:
     for line in lines:
         print(line)
     return 1 if lines else 0
+
+
+def _version(text: str) -> tuple[int, int]:
+    major, minor = text.split(".")
+    return int(major), int(minor)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -167,6 +187,13 @@ def _parser() -> argparse.ArgumentParser:
     add("build-images", build_images, "build the product's images into the cache; prints their names")
     command = add("wheels", wheels, "make CONTEXT/wheels anew: CONTEXT is what images/*/Containerfile are built from")
     command.add_argument("context", type=Path, metavar="CONTEXT")
+    command.add_argument(
+        "--python",
+        type=_version,
+        default=images.PUBLIC_PYTHON,
+        metavar="X.Y",
+        help="of the base image (default: {}.{})".format(*images.PUBLIC_PYTHON),
+    )
     command = add("requirements", show_requirements, "what this machine lacks; exit status 1 if it does")
     command.add_argument("--install", action="store_true", help="install missing Debian packages first")
     return parser

@@ -114,10 +114,12 @@ class Binaries:
         """Where these programs are."""
         return list(dict.fromkeys(str(file.parent) for file in self._found.values()))
 
-    def path(self) -> str:
-        """A search path that finds these programs first, then those of the system."""
+    def path(self, *more: str) -> str:
+        """A search path that finds these programs first, then those in the folders `more`, then those of the system."""
         system = os.environ.get("PATH", os.defpath).split(os.pathsep)
-        return os.pathsep.join(dict.fromkeys([*self.folders(), *system, "/usr/sbin", "/usr/bin", "/sbin", "/bin"]))
+        return os.pathsep.join(
+            dict.fromkeys([*self.folders(), *more, *system, "/usr/sbin", "/usr/bin", "/sbin", "/bin"])
+        )
 
 
 def for_cluster() -> Binaries:

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -100,11 +101,11 @@ class Cluster:
     # Commands inside
 
     def environment(self) -> dict[str, str]:
-        """The environment of commands inside: KUBECONFIG, Helm's folders, the cluster's programs first in PATH."""
+        """The environment of commands inside: KUBECONFIG, Helm's folders, PATH: the cluster's programs, then the product's."""
         helm = self._run.path / "helm"
         return {
             **os.environ,
-            "PATH": self._programs.path(),
+            "PATH": self._programs.path(str(Path(sys.executable).parent)),  # kubectl-durable is there
             "KUBECONFIG": str(self.kubeconfig),
             **{f"HELM_{kind.upper()}_HOME": str(helm / kind) for kind in ("cache", "config", "data")},
         }

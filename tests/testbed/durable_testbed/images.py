@@ -24,7 +24,8 @@ from durable_testbed.process import call, say
 
 EXTRAS = {"operator": ("operator",), "driver": ("driver", "models"), "space": ("space",)}  # of the wheel, by image
 BESIDES = ("pytest",)  # what an image holds for an agent's commands
-SUITE, SUITE_PYTHON, SUITE_GLIBC = "bookworm", (3, 11), (2, 36)
+SUITE, SUITE_PYTHON, GLIBC = "bookworm", (3, 11), (2, 36)
+PUBLIC_PYTHON = (3, 12)  # of the base that the Containerfiles name, whose glibc is as new
 RUN_ROOT = Path("/run/durable-testbed-buildah")  # in /run because what it says of mounts must not outlive a reboot
 ARCHIVES_KEPT = 2
 DANGLING_MAX = 60
@@ -48,7 +49,7 @@ def build(repository: Path = paths.REPOSITORY) -> Images:
         store = _Store(folder / "storage")
         base = _base(folder, store)
         context = folder / "context"
-        _fill_context(repository, context)
+        _fill_context(repository, context, SUITE_PYTHON)
         content = [part for kind in ("dependencies", "product") for part in _contents(context / "wheels" / kind)]
         references = {}
         for name in EXTRAS:
@@ -61,11 +62,11 @@ def build(repository: Path = paths.REPOSITORY) -> Images:
     return Images(references, archive)
 
 
-def wheels(repository: Path, context: Path) -> None:
-    """Make `context/wheels` anew, with the wheels that the Containerfiles install."""
+def wheels(repository: Path, context: Path, python: tuple[int, int] = PUBLIC_PYTHON) -> None:
+    """Make `context/wheels` anew, with the wheels that the Containerfiles install on a base with this Python."""
     context.mkdir(parents=True, exist_ok=True)
     with paths.locked(_folder() / "images.lock", "the images"):
-        _fill_context(repository, context)
+        _fill_context(repository, context, python)
 
 
 class _Store:
@@ -134,23 +135,25 @@ def _base(folder: Path, store: _Store) -> str:
     return reference
 
 
-def _fill_context(repository: Path, context: Path) -> None:
+def _fill_context(repository: Path, context: Path, python: tuple[int, int]) -> None:
     """Fill `context/wheels`: `product/`, and `dependencies/` with a list of requirements for each image."""
     product = _product_wheel(repository, context)
     constraints = repository / "constraints.txt"
     needs = _requirements(product)
     pinned = constraints.read_bytes() if constraints.exists() else b""
-    dependencies = _folder() / f"dependencies-{_digest(repr((needs, BESIDES, _target())).encode(), pinned)}"
+    target = _target(python)
+    kind = "dependencies-{}.{}".format(*python)
+    dependencies = _folder() / f"{kind}-{_digest(repr((needs, BESIDES, target)).encode(), pinned)}"
     if not dependencies.is_dir():
         begun = time.monotonic()
         say("fetching the wheels of the product's dependencies")
-        for old in _folder().glob("dependencies-*"):
+        for old in _folder().glob(f"{kind}-*"):
             shutil.rmtree(old)
         with paths.published(dependencies) as fresh:
             for name, lines in needs.items():
                 (fresh / f"{name}.txt").write_text("".join(f"{line}\n" for line in lines))
             _pip(
-                *("download", f"--dest={fresh}", "--only-binary=:all:", *_target()),
+                *("download", f"--dest={fresh}", "--only-binary=:all:", *target),
                 *([f"--constraint={constraints}"] if constraints.exists() else []),
                 *(f"--requirement={fresh / name}.txt" for name in needs),
                 *BESIDES,
@@ -187,10 +190,10 @@ def _product_wheel(repository: Path, context: Path) -> Path:
     return wheel
 
 
-def _target() -> list[str]:
+def _target(python: tuple[int, int]) -> list[str]:
     """The options by which pip takes wheels for the base image's Python, whatever runs it here."""
-    major, minor = SUITE_PYTHON
-    libc_major, libc_newest = SUITE_GLIBC
+    major, minor = python
+    libc_major, libc_newest = GLIBC
     machine = os.uname().machine
     names = [f"manylinux_{libc_major}_{libc}_{machine}" for libc in range(libc_newest, 4, -1)]
     aliases = [f"manylinux2014_{machine}", f"manylinux2010_{machine}", f"manylinux1_{machine}", f"linux_{machine}"]
