@@ -19,7 +19,7 @@ class LogArguments:
     """Summaries of calls by session and step; "" where the log can't tell (yet)."""
 
     def __init__(self, state: Path) -> None:
-        self._state = state
+        self.state = state
         self._known: dict[tuple[str, int], str] = {}
         self._reasons: dict[tuple[str, int], str] = {}  # by session and entry
 
@@ -37,7 +37,7 @@ class LogArguments:
     def last_words(self, session: str, epoch: int) -> str:
         """The last line that the driver of an epoch wrote to stderr; "" if there is none."""
         try:
-            with open(session_home(self._state, session).drive(epoch) / "stderr", "rb") as file:
+            with open(session_home(self.state, session).drive(epoch) / "stderr", "rb") as file:
                 file.seek(max(file.seek(0, os.SEEK_END) - _STDERR_END, 0))
                 text = file.read().decode(errors="replace")
         except OSError:
@@ -50,7 +50,7 @@ class LogArguments:
             from durable_harness.inspect import LogReader
         except ImportError:
             return  # the driver's extra is not installed here: steps go without their arguments
-        path = session_home(self._state, session).log
+        path = session_home(self.state, session).log
         if not path.exists():
             return
         # A log that is just being made, or is busy, is no reason to stop watching: the next step asks again.

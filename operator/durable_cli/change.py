@@ -15,7 +15,7 @@ from durable_cli.options import STATE
 from durable_coordinator.spec_session import SessionSpec
 from durable_coordinator.status import Condition, SessionStatus, condition, from_dict
 from durable_local import history
-from durable_local.layout import SPACE_ENDING, Home, Lock, space_home
+from durable_local.layout import SPACE_ENDING, Home, Lock, command, space_home
 from durable_local.sessions import KIND
 from durable_local.store import ConflictError, Store
 
@@ -33,7 +33,7 @@ def suspend(name: str, state: Path) -> None:
     """
     _refuse_finished(state, name, "suspend")
     _change(state, name, operating_mode="Suspended")
-    click.echo(f"{name} suspended; go on with: durable resume {name}")
+    click.echo(f"{name} suspended; go on with: {command(state, 'resume', name)}")
 
 
 @click.command
@@ -47,7 +47,7 @@ def resume(name: str, state: Path) -> None:
     """
     _refuse_finished(state, name, "resume")
     _change(state, name, operating_mode="Running")
-    click.echo(f"{name} may go on; `durable run` with its manifest does it, unless one is running")
+    click.echo(f"{name} may go on; `{command(state, 'run', 'MANIFEST')}` does it, unless one is running")
 
 
 @click.command
@@ -65,7 +65,7 @@ def retry(name: str, state: Path) -> None:
             f"{name} has not failed ({verdict.reason if verdict else 'Pending'}): there is nothing to retry"
         )
     _change(state, name, retry_token=secrets.token_hex(8))
-    click.echo(f"{name} may try again; `durable run` with its manifest does it")
+    click.echo(f"{name} may try again; `{command(state, 'run', 'MANIFEST')}` does it")
 
 
 @click.command
@@ -89,7 +89,11 @@ def delete(name: str, state: Path) -> None:
     _forget(name, home)
     if place.path != home.path and place.path.exists():
         left = history.sharing(state, place.path.name.removesuffix(SPACE_ENDING))
-        then = f"of {', '.join(left)} too" if left else f"to forget it as well: durable delete {place.path.name}"
+        then = (
+            f"of {', '.join(left)} too"
+            if left
+            else f"to forget it as well: {command(state, 'delete', place.path.name)}"
+        )
         click.echo(f"the Space it shared stays: {place.path} ({then})")
 
 
@@ -126,7 +130,8 @@ def _refuse_finished(state: Path, name: str, what: str) -> None:
     verdict = _verdict(state, name)
     if verdict is not None and verdict.status != "Unknown":
         failed = verdict.status == "False"
-        more = f"; to try again: durable retry {name}" if failed else f"; to begin anew: durable delete {name}"
+        again, anew = command(state, "retry", name), command(state, "delete", name)
+        more = f"; to try again: {again}" if failed else f"; to begin anew: {anew}"
         raise UsageError(
             f"{name} has {'failed' if failed else 'succeeded'} ({verdict.reason}): there is nothing to {what}{more}"
         )

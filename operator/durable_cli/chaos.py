@@ -29,7 +29,7 @@ from durable_local.apply import resolve
 from durable_local.compare import table
 from durable_local.events import Event
 from durable_local.faults import TARGETS
-from durable_local.layout import Home, Lock, session_home
+from durable_local.layout import Home, Lock, command, session_home
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +58,15 @@ def demonstrate(path: Path, state: Path, output: str, *, seed: int | None) -> in
         if not reference.problems:
             judge(result, subject.session, undisturbed)
         problems = result.problems + [f"undisturbed run: {problem}" for problem in reference.problems]
-        for line in _verdict(subject, result, reference, problems):
+        replay = command(state, "run", "--chaos", "--seed", str(seed), str(path))
+        for line in _verdict(subject, result, reference, problems, replay):
             shown.say(line)
     for problem in problems:
         click.echo(f"error: {problem}", err=True)
     return 1 if problems else 0
 
 
-def _verdict(subject: Subject, result: Result, reference: Result, problems: list[str]) -> Iterator[str]:
+def _verdict(subject: Subject, result: Result, reference: Result, problems: list[str], replay: str) -> Iterator[str]:
     kills = ", ".join(f"{target} {count}" for target, count in sorted(result.kills.items()))
     yield f"killed: {kills}     recoveries: {_counts(result.recoveries)}"
     yield f"with kills {duration(result.seconds)}, undisturbed {duration(reference.seconds)}"
@@ -73,7 +74,7 @@ def _verdict(subject: Subject, result: Result, reference: Result, problems: list
     yield f"workspace: {home.workspace}"
     yield f"log: {home.log}"
     if problems:
-        yield f"NOT EQUAL to an undisturbed run; replay: durable run --chaos --seed {result.seed} {subject.path}"
+        yield f"NOT EQUAL to an undisturbed run; replay: {replay}"
     else:
         files = len(table(home.workspace))
         yield f"equal, byte for byte: the workspace ({files} files) and that of the undisturbed run"
@@ -115,7 +116,8 @@ def campaign(path: Path, state: Path, output: str, *, seed: int | None, runs: in
             raise
     failed = [result for result in results if result.problems]
     for result in failed:
-        click.echo(f"replay: durable run --chaos --seed {result.seed} {path}     kept: {result.state}", err=True)
+        replay = command(state, "run", "--chaos", "--seed", str(result.seed), str(path))
+        click.echo(f"replay: {replay}     kept: {result.state}", err=True)
     click.echo(summary_line(results))
     return 1 if failed else 0
 

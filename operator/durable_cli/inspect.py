@@ -17,7 +17,7 @@ from durable_cli.options import OUTPUT, STATE
 from durable_cli.standing import Standing, State, standing
 from durable_cli.story import Line, Story, duration
 from durable_local import history
-from durable_local.layout import Home, session_home
+from durable_local.layout import Home, command, session_home
 from durable_local.process import ChildFacts, Life
 
 _AT_WORK = frozenset({State.RUNNING, State.UNATTENDED, State.SUSPENDING})
@@ -81,24 +81,30 @@ def describe(name: str, state: Path, output: str) -> None:
     click.echo("\nSteps")
     for epoch, line in lines:
         click.echo(f"  {line.head or f'epoch {epoch}':<9} {line.text:<54} {line.took:>11}".rstrip())
-    _advise(name, home, now)
+    _advise(name, state, home, now)
 
 
 def _told(state: Path, home: Home, name: str) -> tuple[Story, list[tuple[int, Line]]]:
     """All that its drivers told so far, with the epoch of each line."""
     log = LogArguments(state)
-    story = Story(log, log.last_words, log.why)
+    story = Story(log, log.last_words, log.why, log.state)
     return story, [(event.epoch, line) for event in history.Follower(home, name).news() for line in story.tell(event)]
 
 
-def _advise(name: str, home: Home, now: Standing) -> None:
+def _advise(name: str, state: Path, home: Home, now: Standing) -> None:
     last = home.drive(max(home.epochs_seen(), default=0)) / "stderr"
+    run, retry = command(state, "run", "MANIFEST"), command(state, "retry", name)
     next_step = {
-        State.FAILED: f"mend what {last} tells of, then `durable retry {name}` and `durable run` with its manifest.",
-        State.SUSPENDED: f"`durable resume {name}`, then `durable run` with its manifest.",
+        State.FAILED: (
+            f"why is in {last}. What is around the session (a variable of the environment, a key, a model's server, the "
+            f"disk, files of the workspace, spec.driver, what a ConfigMap holds) can be mended: then `{retry}` and "
+            f"`{run}`, on the same log. Its input, agent, Space and mode never change: to change these, "
+            f"`{command(state, 'delete', name)}` and run it anew, or give it another metadata.name."
+        ),
+        State.SUSPENDED: f"`{command(state, 'resume', name)}`, then `{run}`.",
         State.SUSPENDING: "wait until its driver has reached a durable point.",
-        State.UNATTENDED: "its driver runs on by itself; `durable run` with its manifest takes it up.",
-        State.STOPPED: "no process of it runs; go on with: `durable run` with its manifest.",
+        State.UNATTENDED: f"its driver runs on by itself; `{run}` takes it up.",
+        State.STOPPED: f"no process of it runs; go on with: `{run}`.",
     }.get(now.state)
     if next_step:
         click.echo(f"\nNext: {next_step}")

@@ -18,7 +18,7 @@ from durable_cli.precheck import precheck
 from durable_cli.screen import Screen, screen
 from durable_local.apply import Wanted, resolve
 from durable_local.coordinator import Coordinator, Ended
-from durable_local.layout import DEFAULT_STATE, session_home, space_home
+from durable_local.layout import command, session_home, space_home
 
 
 @click.command
@@ -88,9 +88,11 @@ def _conclude(ended: Ended, wanted: Wanted, state: Path, shown: Screen, *, sever
     if ended.answer:
         shown.say(f"{whose}answer: {ended.answer}")
     if ended.suspended:
-        shown.say(f"{ended.session} is suspended: go on with `durable resume {ended.session}` and the same command")
+        shown.say(
+            f"{ended.session} is suspended: go on with `{command(state, 'resume', ended.session)}` and the same command"
+        )
     if ended.finished and not ended.succeeded:
-        more = f"durable describe {ended.session}" + (f" --state {state}" if state != DEFAULT_STATE else "")
+        more = command(state, "describe", ended.session)
         print(f"error: {ended.session}: {ended.reason}: {ended.message}; more: {more}", file=sys.stderr)
     place = space_home(state, ended.session, wanted.space if wanted.space_spec is not None else None)
     shown.say(f"{whose}workspace: {_shown(place.workspace)}")

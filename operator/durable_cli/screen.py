@@ -168,7 +168,7 @@ def screen(output: str, log: LogArguments, sessions: list[str]) -> Iterator[Scre
     if output != "text":
         yield _Stream(output)
         return
-    story, width = Story(log, log.last_words, log.why), max(map(len, sessions), default=0)
+    story, width = Story(log, log.last_words, log.why, log.state), max(map(len, sessions), default=0)
     if not sys.stdout.isatty():
         sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     shown = _Terminal(story, width) if sys.stdout.isatty() else _Lines(story, width)

@@ -35,9 +35,11 @@ def standing(home: Home, found: dict[str, Any]) -> Standing:
     verdict = condition(found["status"], "Succeeded")
     if verdict.get("status") == "True":
         return Standing(State.SUCCEEDED)
-    if verdict.get("status") == "False":
-        return Standing(State.FAILED, verdict.get("reason", ""), verdict.get("message", ""))
     attended, drives = history.attended(home), history.driving(home)
+    if verdict.get("status") == "False":
+        if history.retry_asked(found):
+            return Standing(State.RUNNING if attended else State.STOPPED, "to be tried again")
+        return Standing(State.FAILED, verdict.get("reason", ""), verdict.get("message", ""))
     if found["spec"].get("operatingMode") == "Suspended":
         return Standing(State.SUSPENDING if drives else State.SUSPENDED)
     if not attended:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from durable_local.events import Event
+from durable_local.layout import DEFAULT_STATE, command
 
 # What became of the call that a crash interrupted; the first is followed by the step's number.
 _RECOVERIES = {
@@ -83,7 +85,10 @@ class Story:
         arguments: Arguments,
         last_words: LastWords = lambda session, epoch: "",
         why: Why = lambda session, entry: "",
+        state: Path = DEFAULT_STATE,
     ) -> None:
+        """`state`: the folder that commands to type next must name."""
+        self._state = state
         self._arguments = arguments
         self._last_words = last_words
         self._why = why
@@ -206,8 +211,14 @@ class Story:
                 yield line("", f"chaos: {fields['target']} killed {fields['moment']}", "bad")
             case "chaos.restarted":
                 yield line("", "coordinator started again", "quiet")
+            case "session.opened" if fields.get("retry"):
+                yield line(epoch, f"had failed ({fields['reason']}); is tried again, on the same log", "quiet")
+            case "session.opened" if fields.get("finished") and fields.get("reason"):
+                again = command(self._state, "retry", event.session)
+                yield line("", f"has failed before ({fields['reason']}); to try again: {again}", "bad")
             case "session.opened" if fields.get("finished"):
-                yield line("", f"was finished before; to begin anew: durable delete {event.session}", "quiet")
+                anew = command(self._state, "delete", event.session)
+                yield line("", f"was finished before; to begin anew: {anew}", "quiet")
             case "session.opened" if fields.get("again"):
                 yield line(epoch, "goes on where it stopped", "quiet")
             case "session.ready" if fields["reason"] not in _QUIET:

@@ -25,7 +25,7 @@ from durable_coordinator.resolve import (
 )
 from durable_coordinator.spec_session import SessionSpec
 from durable_coordinator.spec_space import SpaceSpec
-from durable_local.layout import session_home
+from durable_local.layout import command, session_home
 from durable_local.sessions import KIND, Inputs
 from durable_local.store import Record, Store
 
@@ -135,8 +135,8 @@ def admit(state: Path, wanted: Wanted, store: Store) -> Record:
             home = session_home(state, wanted.manifest.name).path
             raise UsageError(
                 f"{wanted.manifest.where}: spec.{field} is immutable, and the session in {home} has another one. Rename the "
-                "session, name another folder with --state DIR, or forget the old one: durable delete "
-                f"{wanted.manifest.name}"
+                "session, name another folder with --state DIR, or forget the old one: "
+                + command(state, "delete", wanted.manifest.name)
             )
     # What `durable suspend` and `durable retry` set stays, as with `kubectl apply` of a file that does not name the field.
     kept = {"operating_mode": "Running", "retry_token": ""}

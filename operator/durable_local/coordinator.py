@@ -72,8 +72,7 @@ class Coordinator:
         try:
             for session in self._sessions:
                 status = session.status()
-                facts = {"again": status.epoch > 0, "finished": is_true(status.conditions, "Finished")}
-                self._listener(now_event(session.name, status.epoch, "session.opened", **facts))
+                self._listener(now_event(session.name, status.epoch, "session.opened", **_opened(session)))
             while not stop.is_set():
                 # Not a generator: every session is planned at every turn.
                 done = [self._turn(session) for session in self._sessions]
@@ -215,6 +214,18 @@ class Coordinator:
                 for session in self._sessions:
                     session.watch()
                 time.sleep(TURN_SECONDS)
+
+
+def _opened(session: SessionRunner) -> dict[str, object]:
+    status = session.status()
+    verdict = condition(status.conditions, "Succeeded")
+    failed = verdict is not None and verdict.status == "False"
+    return {
+        "again": status.epoch > 0,
+        "finished": is_true(status.conditions, "Finished"),
+        "reason": verdict.reason if verdict is not None and failed else "",
+        "retry": failed and history.retry_asked(history.as_object(session.read())),
+    }
 
 
 def _holder_facts(record: Record) -> HolderFacts:

@@ -81,6 +81,12 @@ def as_object(record: Record) -> dict[str, Any]:
     }
 
 
+def retry_asked(found: dict[str, Any]) -> bool:
+    """Of an object that failed: `durable retry` was said since, and no coordinator has taken it up yet."""
+    token = found["spec"].get("retryToken", "")
+    return token not in ("", found["status"].get("observedRetryToken", ""))
+
+
 def drives(home: Home) -> list[PastDrive]:
     """All drives, oldest first, with everything that they told."""
     found = []

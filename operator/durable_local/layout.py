@@ -7,6 +7,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import shlex
 import tempfile
 import time
 from dataclasses import dataclass
@@ -81,6 +82,12 @@ def session_home(state: Path, session: str) -> Home:
 def space_home(state: Path, session: str, space_ref: str | None) -> Home:
     """An inline Space lives with its session; a shared one has a folder of its own (no session's name has a dot)."""
     return Home(state / f"{space_ref}{SPACE_ENDING}") if space_ref else session_home(state, session)
+
+
+def command(state: Path, *words: str) -> str:
+    """`durable WORDS` as a person types it for this state folder: followed literally, it meets the same session."""
+    where = () if state == DEFAULT_STATE else ("--state", str(state))
+    return shlex.join(("durable", *words, *where))
 
 
 def check_readable(folder: Path) -> None:

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from durable_local.layout import DEFAULT_STATE, command
+
 if TYPE_CHECKING:
     from conftest import Local
 
@@ -21,20 +23,52 @@ def test_succeeded_and_failed_are_told_apart(local: "Local") -> None:
     local.manifest("e1=settle")
     local.run()
     assert row(local).split()[1] == "Succeeded"
-    for command in ("suspend", "resume", "retry"):
-        assert f"nothing to {command}" in local.refusal(command, "s")
+    for word in ("suspend", "resume", "retry"):
+        assert f"nothing to {word}" in local.refusal(word, "s")
     shutil.rmtree(local.home.path)
     local.manifest("e1=fail:MissingCapability")
-    command = [sys.executable, "-m", "durable_cli", "run", str(local.folder / "s.yaml"), "--state", str(local.state)]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = text_run(local)
     assert done.returncode == 1
     assert "PermanentFailure" not in done.stdout.partition("Failed ")[2]
     assert done.stderr.startswith("error: s: PermanentFailure: ")
     assert "Failed (PermanentFailure)" in row(local)
     assert "durable retry s" in local.command("describe", "s")
-    for command in ("suspend", "resume"):
-        assert "durable retry s" in local.refusal(command, "s")
+    for word in ("suspend", "resume"):
+        assert "durable retry s" in local.refusal(word, "s")
     assert "Failed (PermanentFailure)" in row(local)
+
+
+def text_run(local: "Local") -> "subprocess.CompletedProcess[str]":
+    words = [sys.executable, "-m", "durable_cli", "run", str(local.folder / "s.yaml"), "--state", str(local.state)]
+    return subprocess.run(words, capture_output=True, text=True, timeout=60)
+
+
+def test_one_that_failed_is_told_to_be_tried_again_until_it_is(local: "Local") -> None:
+    local.manifest("e1=fail:MissingCapability", "e2=settle")
+    here = f"--state {local.state}"
+    first = text_run(local)
+    assert f"more: durable describe s {here}" in first.stderr
+    second = text_run(local)
+    assert second.returncode == 1
+    assert f"has failed before (PermanentFailure); to try again: durable retry s {here}" in second.stdout
+    assert "delete" not in second.stdout
+    told = local.command("describe", "s").rpartition("Next: ")[2]
+    for hint in (f"`durable retry s {here}`", f"`durable run MANIFEST {here}`", f"`durable delete s {here}`"):
+        assert hint in told
+    assert "Its input, agent, Space and mode never change" in told
+    assert f"`durable run MANIFEST {here}`" in local.command("retry", "s")
+    assert "Stopped (to be tried again)" in row(local)
+    third = text_run(local)
+    assert third.returncode == 0, third.stderr
+    assert "had failed (PermanentFailure); is tried again, on the same log" in third.stdout
+    assert "delete" not in third.stdout
+    assert row(local).split()[1] == "Succeeded"
+    assert f"was finished before; to begin anew: durable delete s {here}" in text_run(local).stdout
+
+
+def test_a_hint_names_the_state_folder_only_where_it_must() -> None:
+    assert command(DEFAULT_STATE, "retry", "s") == "durable retry s"
+    assert command(Path("my state"), "run", "a.yaml") == "durable run a.yaml --state 'my state'"
 
 
 def test_one_that_runs_is_stopped_after_an_interruption(local: "Local") -> None:
@@ -48,7 +82,7 @@ def test_one_that_runs_is_stopped_after_an_interruption(local: "Local") -> None:
     story = local.command("describe", "s")
     assert "Status     Stopped" in story
     assert "Driving" not in story
-    assert "go on with: `durable run`" in story
+    assert f"go on with: `durable run MANIFEST --state {local.state}`" in story
 
 
 def test_a_driver_without_its_coordinator_is_unattended(local: "Local", tmp_path: Path) -> None:
