@@ -5,17 +5,14 @@ from __future__ import annotations
 import functools
 import json
 import secrets
-import shutil
-import subprocess
 from collections.abc import Callable
 from typing import Any
 
 import click
 
 from durable_base.errors import UsageError
-
-_KIND = "durablesessions.durablesessions.dev"
-Options = tuple[str, ...]  # of kubectl, in front of its verb
+from durable_cli import cluster_story
+from durable_cli.cluster_read import KIND, Options, condition, kubectl, session
 
 
 def _where(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -45,38 +42,35 @@ def get(names: tuple[str, ...], output: str | None, all_namespaces: bool, watch:
     Example: kubectl durable get -n agents -o wide
     """
     flags = [*(["-A"] if all_namespaces else []), *(["-w"] if watch else []), *(["-o", output] if output else [])]
-    return _kubectl(*options, "get", _KIND, *names, *flags)
+    return kubectl(*options, "get", KIND, *names, *flags)
 
 
 @click.command
 @click.argument("name")
 @_where
 def describe(name: str, options: Options) -> int:
-    """Tell the story of a session: status, conditions, events.
+    """Tell the story of a session: how it stands, its drives, events and steps, and what to do next.
+
+    Steps are told by the drivers whose pods are still there. For the object as it is: kubectl describe dsess NAME.
 
     \b
     Example: kubectl durable describe fix-bug -n agents
     """
-    return _kubectl(*options, "describe", _KIND, name)
+    return cluster_story.describe(name, options)
 
 
 @click.command
 @click.argument("name")
-@click.option("-f", "--follow", is_flag=True, help="Go on until this driver ends.")
+@click.option("-f", "--follow", is_flag=True, help="Go on until the newest driver ends.")
+@click.option("--raw", is_flag=True, help="What the newest driver writes, as it is: heartbeats and JSON lines.")
 @_where
-def logs(name: str, follow: bool, options: Options) -> int:
-    """Show what a session's newest driver writes.
+def logs(name: str, follow: bool, raw: bool, options: Options) -> int:
+    """Show the steps, recoveries and ends of a session's drives, of those whose pods are still there.
 
     \b
     Example: kubectl durable logs -f fix-bug -n agents
     """
-    asked = [_binary(), *options, "get", _KIND, name, "-o", "jsonpath={.status.driver.pod}"]
-    found = subprocess.run(asked, check=False, capture_output=True, text=True)
-    if found.returncode:
-        raise UsageError(found.stderr.strip())
-    if not found.stdout:
-        raise UsageError(f"{name} has had no driver yet: see `kubectl durable describe {name}`")
-    return _kubectl(*options, "logs", found.stdout, "-c", "driver", *(["-f"] if follow else []))
+    return cluster_story.logs(name, options, follow=follow, raw=raw)
 
 
 @click.command
@@ -88,6 +82,7 @@ def suspend(name: str, options: Options) -> int:
     \b
     Example: kubectl durable suspend fix-bug
     """
+    _refuse_finished(name, "suspend", options)
     return _patch(name, {"operatingMode": "Suspended"}, options)
 
 
@@ -100,6 +95,7 @@ def resume(name: str, options: Options) -> int:
     \b
     Example: kubectl durable resume fix-bug
     """
+    _refuse_finished(name, "resume", options)
     return _patch(name, {"operatingMode": "Running"}, options)
 
 
@@ -112,6 +108,10 @@ def retry(name: str, options: Options) -> int:
     \b
     Example: kubectl durable retry fix-bug
     """
+    verdict = condition(session(options, name), "Succeeded")
+    if verdict.get("status") != "False":
+        reason = verdict.get("reason", "Pending")
+        raise UsageError(f"{name} has not failed ({reason}): there is nothing to retry")
     return _patch(name, {"retryToken": secrets.token_hex(8)}, options)
 
 
@@ -124,20 +124,20 @@ def delete(name: str, options: Options) -> int:
     \b
     Example: kubectl durable delete fix-bug
     """
-    return _kubectl(*options, "delete", _KIND, name)
+    return kubectl(*options, "delete", KIND, name)
 
 
 def _patch(name: str, spec: dict[str, str], options: Options) -> int:
-    return _kubectl(*options, "patch", _KIND, name, "--type", "merge", "-p", json.dumps({"spec": spec}))
+    return kubectl(*options, "patch", KIND, name, "--type", "merge", "-p", json.dumps({"spec": spec}))
 
 
-def _kubectl(*arguments: str) -> int:
-    """kubectl's own output and exit code."""
-    return subprocess.run([_binary(), *arguments], check=False).returncode
-
-
-def _binary() -> str:
-    found = shutil.which("kubectl")
-    if found is None:
-        raise UsageError("kubectl is not on the PATH: install it, or add its folder to PATH")
-    return found
+def _refuse_finished(name: str, what: str, options: Options) -> None:
+    """A patch of a finished session would be taken, and do nothing."""
+    verdict = condition(session(options, name), "Succeeded")
+    if verdict.get("status") not in ("True", "False"):
+        return
+    failed = verdict["status"] == "False"
+    more = f"to try again: kubectl durable retry {name}" if failed else f"to begin anew: kubectl durable delete {name}"
+    raise UsageError(
+        f"{name} has {'failed' if failed else 'succeeded'} ({verdict['reason']}): there is nothing to {what}; {more}"
+    )

@@ -27,7 +27,7 @@ _LOCAL = {
 _CLUSTER = {
     "get": Command("durable_cli.cluster:get", "List sessions", "local"),
     "describe": Command("durable_cli.cluster:describe", "Tell the story of a session", "local"),
-    "logs": Command("durable_cli.cluster:logs", "Show what a session's newest driver writes", "local"),
+    "logs": Command("durable_cli.cluster:logs", "Show the steps of a session", "local"),
     "suspend": Command("durable_cli.cluster:suspend", "Let a session pause at its next durable point", "local"),
     "resume": Command("durable_cli.cluster:resume", "Let a suspended session go on", "local"),
     "retry": Command("durable_cli.cluster:retry", "Give a failed session a new series of attempts", "local"),
