@@ -16,7 +16,7 @@ from durable_harness.inspect import LogReader
 REPOSITORY = Path(__file__).parents[2]
 SYSTEM = "durable-system"
 NAME = "fix-bug"
-SLEEP = "sleep 4"  # instead of the example's: long enough for three faults in one command
+SLEEP = "sleep 10"  # instead of the example's: long enough for three faults in one command, on a busy machine too
 DUMP = """
 import hashlib, json, os, stat, sys
 found = {}
