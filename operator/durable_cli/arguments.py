@@ -5,12 +5,16 @@ Read from the session's log, while a driver writes it, and from the driver's std
 
 from __future__ import annotations
 
-import contextlib
 import os
+import sqlite3
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from durable_cli.story import summary
 from durable_local.layout import session_home
+
+if TYPE_CHECKING:
+    from durable_harness.inspect import LogReader
 
 _STDERR_END = 4096  # bytes
 
@@ -21,6 +25,7 @@ class LogArguments:
     def __init__(self, state: Path) -> None:
         self.state = state
         self._known: dict[tuple[str, int], str] = {}
+        self._damage: dict[str, str] = {}
         self._reasons: dict[tuple[str, int], str] = {}  # by session and entry
 
     def __call__(self, session: str, step: int) -> str:
@@ -45,23 +50,37 @@ class LogArguments:
         # Indented lines are where it came from, not what it was.
         return next((line.strip() for line in reversed(text.splitlines()) if line[:1].strip()), "")
 
+    def damage(self, session: str) -> str:
+        """What is wrong with the log, in a few words; "" if it can be read, is not there yet, or is busy just now."""
+        self._read(session)
+        return self._damage.get(session, "")
+
     def _read(self, session: str) -> None:
         try:
+            from durable_harness.errors import CorruptLogError
             from durable_harness.inspect import LogReader
         except ImportError:
             return  # the driver's extra is not installed here: steps go without their arguments
         path = session_home(self.state, session).log
         if not path.exists():
             return
-        # A log that is just being made, or is busy, is no reason to stop watching: the next step asks again.
-        with contextlib.suppress(Exception):
-            reader = LogReader.open(path)
-            try:
-                for step, call in enumerate(reader.tool_calls(), start=1):
-                    self._known[session, step] = summary(call.arguments)
-                for entry in reader.entries():
-                    if entry.kind == "pi.tool-result" and entry.data is not None and entry.data["is_error"]:
-                        errors = (remark for remark in entry.data["diagnostics"] if remark["severity"] == "error")
-                        self._reasons[session, entry.id] = next((str(remark["message"]) for remark in errors), "")
-            finally:
-                reader.close()
+        self._damage.pop(session, None)
+        try:
+            with LogReader.open(path) as reader:
+                self._take(session, reader)
+        except CorruptLogError as error:
+            self._damage[session] = str(error).removeprefix(f"{path}: ")
+        except sqlite3.DatabaseError as error:
+            if not isinstance(error, sqlite3.OperationalError):
+                self._damage[session] = str(error)
+        except Exception:
+            # A log that is just being made, or is busy, is no reason to stop watching: the next step asks again.
+            return
+
+    def _take(self, session: str, reader: LogReader) -> None:
+        for step, call in enumerate(reader.tool_calls(), start=1):
+            self._known[session, step] = summary(call.arguments)
+        for entry in reader.entries():
+            if entry.kind == "pi.tool-result" and entry.data is not None and entry.data["is_error"]:
+                errors = (remark for remark in entry.data["diagnostics"] if remark["severity"] == "error")
+                self._reasons[session, entry.id] = next((str(remark["message"]) for remark in errors), "")

@@ -12,12 +12,13 @@ from typing import Any
 import click
 import yaml
 
+from durable_base.errors import UsageError
 from durable_cli.arguments import LogArguments
 from durable_cli.options import OUTPUT, STATE
 from durable_cli.standing import Standing, State, standing
 from durable_cli.story import Line, Story, duration
 from durable_local import history
-from durable_local.layout import Home, command, session_home
+from durable_local.layout import Home, StateError, command, session_home
 from durable_local.process import ChildFacts, Life
 
 _AT_WORK = frozenset({State.RUNNING, State.UNATTENDED, State.SUSPENDING})
@@ -28,21 +29,41 @@ _COLUMNS = ("NAME", "STATUS", "EPOCH", "ATTEMPTS", "SPACE", "AGE")
 @click.argument("names", nargs=-1)
 @STATE
 @OUTPUT
-def get(names: tuple[str, ...], state: Path, output: str) -> None:
-    """List sessions: those named, or all.
+def get(names: tuple[str, ...], state: Path, output: str) -> int:
+    """List sessions: those named, or all. One that can't be read is told beside the others, and makes the exit code 1.
 
     \b
     Example: durable get
              durable get fix-bug -o yaml
     """
-    objects = [history.as_object(history.find(state, name)[1]) for name in names or history.sessions(state)]
+    unreadable: list[Exception] = []
+    if names:
+        objects = [history.as_object(history.find(state, name)[1]) for name in names]
+    else:
+        objects, unreadable = _all(state)
     if output != "text":
         _dump(objects[0] if len(names) == 1 else {"apiVersion": "v1", "kind": "List", "items": objects}, output)
-        return
-    if not objects:
+    elif objects:
+        _table([_COLUMNS, *(_row(state, found) for found in objects)])
+    elif not unreadable:
         click.echo(f"no sessions in {state}", err=True)
-        return
-    rows = [_COLUMNS, *(_row(state, found) for found in objects)]
+    for error in unreadable:
+        click.echo(f"error: {error}", err=True)
+    return 1 if unreadable else 0
+
+
+def _all(state: Path) -> tuple[list[dict[str, Any]], list[Exception]]:
+    """The sessions of the folder, and why others that seem to be there can't be told of."""
+    objects, unreadable = [], list[Exception]()
+    for name in history.sessions(state):
+        try:
+            objects.append(history.as_object(history.find(state, name)[1]))
+        except (UsageError, StateError) as error:
+            unreadable.append(error)
+    return objects, unreadable
+
+
+def _table(rows: list[tuple[str, ...]]) -> None:
     widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
     for row in rows:
         click.echo("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
@@ -73,7 +94,8 @@ def describe(name: str, state: Path, output: str) -> None:
     if status.get("answer"):
         click.echo(f"Answer     {status['answer']}")
     place = history.space_of(state, record)
-    click.echo(f"Log        {home.log}\nWorkspace  {place.workspace}")
+    damage = LogArguments(state).damage(name)
+    click.echo(f"Log        {home.log}{' (DAMAGED)' if damage else ''}\nWorkspace  {place.workspace}")
     click.echo(f"Space      generation {status.get('space', {}).get('generation', 0)}, {_daemon_runs(place)}")
     click.echo("\nDrives")
     for drive in history.drives(home):
@@ -82,6 +104,12 @@ def describe(name: str, state: Path, output: str) -> None:
     for epoch, line in lines:
         click.echo(f"  {line.head or f'epoch {epoch}':<9} {line.text:<54} {line.took:>11}".rstrip())
     _advise(name, state, home, now)
+    if damage:
+        click.echo(
+            f"warning: {home.log}: the log can't be read ({damage}): the steps above are without what they did, and no driver "
+            "can go on with this session. Put a copy of the file in its place, or delete the session and run it anew.",
+            err=True,
+        )
 
 
 def _told(state: Path, home: Home, name: str) -> tuple[Story, list[tuple[int, Line]]]:

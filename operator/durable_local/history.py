@@ -31,29 +31,38 @@ class PastDrive:
 
 
 def sessions(state: Path) -> list[str]:
-    """Names of the sessions below a state folder. Raise UsageError if it, or a session's folder, can't be read."""
+    """Names of the sessions below a state folder, of those too that `find` will refuse. UsageError: the folder can't be read."""
     check_readable(state)
-    folders = [path for path in state.glob("*/") if "." not in path.name]
-    for folder in folders:
-        check_readable(folder)
-    return sorted(folder.name for folder in folders if (folder / "state.db").exists())
+    return sorted(path.name for path in state.glob("*/") if "." not in path.name and _holds_state(path))
+
+
+def _holds_state(folder: Path) -> bool:
+    try:
+        return (folder / "state.db").exists()
+    except OSError:
+        return True  # who may not look can't say that there is none
 
 
 def find(state: Path, name: str) -> tuple[Home, Record]:
-    """Raise UsageError if there is no such session, or its folder can't be read."""
+    """Raise UsageError if there is no such session, or its folder can't be read; StateError if its state is damaged."""
     home = session_home(state, name)
     check_readable(state)
     check_readable(home.path)
-    record = None
-    if home.state.exists():
-        store = Store(home.state, create=False)
-        try:
-            record = store.read(KIND, name)
-        finally:
-            store.close()
-    if record is None:
+    if not home.state.exists():
         known = ", ".join(sessions(state)) or "none"
         raise UsageError(f"no session {name!r} in {state} (there: {known}). Name another folder with --state DIR.")
+    store = Store(home.state, create=False)
+    try:
+        record = store.read(KIND, name)
+        others = store.names(KIND) if record is None else []
+    finally:
+        store.close()
+    if record is None:
+        whose = f"that of {', '.join(others)}" if others else "empty"
+        raise UsageError(
+            f"{home.path}: its state is {whose}, so it is no session {name!r}. A session's folder can't be copied or renamed: "
+            "give it its old name again, or remove it."
+        )
     return home, record
 
 

@@ -38,6 +38,7 @@ BEGIN SELECT RAISE(ABORT, '{field} must not go back'); END;
     for field in _GROWING
 )
 _DISK = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)  # full or broken, and no mistake of whoever runs the command
+_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 _COLUMNS = "kind, name, uid, created, revision, generation, spec, status"
 
 
@@ -63,7 +64,7 @@ class Store:
     """One connection to one file; used by one thread."""
 
     def __init__(self, path: Path, *, create: bool = True) -> None:
-        """Raise UsageError if the file can't be opened or is none of ours, StateError if the disk is full."""
+        """Raise UsageError if the file can't be opened or is none of ours, StateError if the disk is full or it is damaged."""
         self._path = path
         try:
             if create:
@@ -93,6 +94,12 @@ class Store:
             query = f"SELECT {_COLUMNS} FROM objects WHERE kind=? AND name=?"
             row = self._db.execute(query, (kind, name)).fetchone()
         return None if row is None else Record(*row)
+
+    def names(self, kind: str) -> list[str]:
+        with self._judged():
+            return [
+                name for (name,) in self._db.execute("SELECT name FROM objects WHERE kind=? ORDER BY name", (kind,))
+            ]
 
     def create(self, kind: str, name: str, spec: str, status: str = "{}") -> Record:
         """Raise ConflictError if there is one of that name."""
@@ -141,9 +148,18 @@ class Store:
 
 
 def _raise_for_disk(path: Path, error: sqlite3.Error) -> None:
-    # The low byte is the primary code; the module's own errors have none.
-    if getattr(error, "sqlite_errorcode", 0) & 0xFF in _DISK:
+    if _primary(error) in _DISK:
         raise StateError(f"{path}: {error}. Make room there, and run the same command again.") from error
+    if _primary(error) in _DAMAGED:
+        raise StateError(
+            f"{path}: the state is damaged ({error}). Put a copy of the file in its place, or forget the session: remove "
+            f"{path.parent} (what it worked on is in workspace/ there), and run its manifest anew."
+        ) from error
+
+
+def _primary(error: sqlite3.Error) -> int:
+    """The low byte of the code; the module's own errors have none."""
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
 
 
 def _quoted(path: Path) -> str:

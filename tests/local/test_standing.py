@@ -38,6 +38,37 @@ def test_succeeded_and_failed_are_told_apart(local: "Local") -> None:
     assert "Failed (PermanentFailure)" in row(local)
 
 
+def test_a_bad_folder_hides_no_other_session_and_says_its_own_remedy(local: "Local") -> None:
+    local.manifest("e1=settle")
+    local.run()
+    shutil.copytree(local.home.path, local.state / "copied")
+    (local.state / "broken").mkdir()
+    (local.state / "broken" / "state.db").write_bytes(b"no database, " * 1000)
+    words = [sys.executable, "-m", "durable_cli", "get", "--state", str(local.state)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[1].split()[:2] == ["s", "Succeeded"]
+    broken, copied = done.stderr.splitlines()
+    assert broken.startswith(f"error: {local.state}/broken/state.db: the state is damaged (")
+    assert f"remove {local.state}/broken" in broken
+    assert "mode" not in broken
+    assert copied.startswith(f"error: {local.state}/copied: its state is that of s, so it is no session 'copied'")
+    assert "its state is that of s" in local.refusal("describe", "copied")
+    assert "no session 'none'" in local.refusal("describe", "none")
+    one = subprocess.run([*words[:-2], "broken", *words[-2:]], capture_output=True, text=True)
+    assert (one.returncode, one.stdout) == (1, "")
+
+
+def test_a_damaged_log_is_told(local: "Local") -> None:
+    local.manifest("e1=step settle")
+    local.run()
+    local.home.log.write_bytes(b"no database, " * 1000)
+    words = [sys.executable, "-m", "durable_cli", "describe", "s", "--state", str(local.state)]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert f"Log        {local.home.log} (DAMAGED)" in done.stdout
+    assert done.stderr.startswith(f"warning: {local.home.log}: the log can't be read (not a database, or damaged (")
+
+
 def text_run(local: "Local") -> "subprocess.CompletedProcess[str]":
     words = [sys.executable, "-m", "durable_cli", "run", str(local.folder / "s.yaml"), "--state", str(local.state)]
     return subprocess.run(words, capture_output=True, text=True, timeout=60)

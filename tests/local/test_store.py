@@ -73,7 +73,7 @@ def test_only_the_object_of_that_uid_is_deleted(store: Store) -> None:
 
 def test_a_file_that_is_no_database_is_refused_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "state.db").write_bytes(b"no database" * 100)
-    with pytest.raises(UsageError, match="--state DIR"):
+    with pytest.raises(StateError, match=f"damaged .*remove {tmp_path} "):
         Store(tmp_path / "state.db")
 
 
