@@ -18,6 +18,7 @@ from durable_local import history
 from durable_local.layout import SPACE_ENDING, Home, Lock, command, space_home
 from durable_local.sessions import KIND
 from durable_local.store import ConflictError, Store
+from durable_local.unattended import answered, end_unattended
 
 _TRIES = 20
 
@@ -32,8 +33,25 @@ def suspend(name: str, state: Path) -> None:
     Example: durable suspend fix-bug
     """
     _refuse_finished(state, name, "suspend")
+    home, record = history.find(state, name)
+    if not history.attended(home) and not history.driving(home) and answered(home):
+        raise UsageError(_ended_unseen(state, name))
     _change(state, name, operating_mode="Suspended")
-    click.echo(f"{name} suspended; go on with: {command(state, 'resume', name)}")
+    grace = msgspec.json.decode(record.spec, type=SessionSpec).driver.termination_grace_period_seconds
+    if not end_unattended(home, name, record.uid, grace):
+        click.echo(f"{name} pauses at its driver's next durable point; go on with: {command(state, 'resume', name)}")
+    elif answered(home):
+        _change(state, name, operating_mode="Running")  # it came to its end before it could pause
+        raise UsageError(_ended_unseen(state, name))
+    else:
+        click.echo(f"{name} suspended; go on with: {command(state, 'resume', name)}")
+
+
+def _ended_unseen(state: Path, name: str) -> str:
+    return (
+        f"{name}: its driver has come to the end, with nobody there to see it: there is nothing to suspend. "
+        f"`{command(state, 'run', 'MANIFEST')}` takes note of the end"
+    )
 
 
 @click.command

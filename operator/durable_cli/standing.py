@@ -8,6 +8,7 @@ from typing import Any
 
 from durable_local import history
 from durable_local.layout import Home
+from durable_local.unattended import answered
 
 
 class State(enum.Enum):
@@ -40,6 +41,8 @@ def standing(home: Home, found: dict[str, Any]) -> Standing:
         if history.retry_asked(found):
             return Standing(State.RUNNING if attended else State.STOPPED, "to be tried again")
         return Standing(State.FAILED, verdict.get("reason", ""), verdict.get("message", ""))
+    if not attended and not drives and answered(home):
+        return Standing(State.STOPPED, "its driver has ended with an answer")
     if found["spec"].get("operatingMode") == "Suspended":
         return Standing(State.SUSPENDING if drives else State.SUSPENDED)
     if not attended:

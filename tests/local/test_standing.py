@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from durable_local import history, process
 from durable_local.layout import DEFAULT_STATE, command
 
 if TYPE_CHECKING:
@@ -125,6 +126,37 @@ def test_a_driver_without_its_coordinator_is_unattended(local: "Local", tmp_path
     assert row(local).split()[1] == "Unattended"
     (tmp_path / "go").touch()
     assert local.run().child.returncode == 0
+
+
+def test_suspend_ends_a_driver_that_nobody_attends(local: "Local") -> None:
+    """1. The coordinator is killed. 2. `suspend` ends its driver and its Space. 3. Resumed, the next drive goes on."""
+    local.manifest("e1=step wait", "e2=settle")
+    run = local.start()
+    local.until(lambda: local.driver_runs(1))
+    run.child.kill()
+    run.end()
+    assert "s suspended; go on with" in local.command("suspend", "s")
+    assert history.running(local.home) == []
+    assert process.look(local.home.drive(1)).code == 143
+    assert row(local).split()[1] == "Suspended"
+    local.command("resume", "s")
+    assert local.run().child.returncode == 0
+    assert row(local).split()[1] == "Succeeded"
+    assert local.status().get("countedAttempts", 0) == 0, "a pause is no attempt that counts"
+
+
+def test_one_that_ended_with_nobody_there_is_not_suspended(local: "Local", tmp_path: Path) -> None:
+    local.manifest(f"e1=until:{tmp_path / 'go'} settle")
+    run = local.start()
+    local.until(lambda: local.driver_runs(1))
+    run.child.kill()
+    run.end()
+    (tmp_path / "go").touch()
+    local.until(lambda: not history.driving(local.home))
+    assert "Stopped (its driver has ended with an answer)" in row(local)
+    assert "come to the end" in local.refusal("suspend", "s")
+    assert local.run().child.returncode == 0
+    assert row(local).split()[1] == "Succeeded"
 
 
 def test_a_suspended_one_is_told_how_to_go_on(local: "Local") -> None:
