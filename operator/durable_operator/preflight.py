@@ -14,6 +14,8 @@ from durable_operator.driver_pod import claim_name
 from durable_operator.kube import CLAIMS, CONFIG_MAPS, Json, Kube
 
 RETRY_SECONDS = 15.0
+# What the product's own driver knows; a test holds this equal to the driver's table.
+PROVIDERS = ("scripted", "openai-compatible", "openai", "anthropic", "google")
 
 
 class Preflight:
@@ -86,7 +88,28 @@ def _unsupported(spec: SessionSpec) -> Obstacle | None:
         )
     if spec.fork_from is not None:
         return _blocked("ForkSourceNotFound", "spec.forkFrom is not supported by this version: remove it")
-    return None
+    if spec.driver.command:
+        return None  # a driver of the user's own says itself what it understands
+    if spec.mode == "checkpoint":
+        text = (
+            "spec.mode checkpoint is not supported by this version: create the session with mode auto or transactional"
+        )
+        return _blocked("ConfigError", text)
+    return _unknown_model(spec) if spec.driver.image is None else None
+
+
+def _unknown_model(spec: SessionSpec) -> Obstacle | None:
+    """What the driver would refuse in its first drive. Agents are immutable: there is nothing to wait for but a new session."""
+    if spec.agent is None:
+        return None
+    model, wrong = spec.agent.model, ""
+    if model.provider not in PROVIDERS:
+        wrong = f"provider: there is no provider {model.provider!r}; use one of {', '.join(PROVIDERS)}"
+    elif model.name is None and model.provider != "scripted":
+        wrong = f"name: the provider {model.provider} needs the name of a model"
+    elif model.base_url is None and model.provider == "openai-compatible":
+        wrong = "baseUrl: the provider openai-compatible needs the address of its API, like https://models.example/v1"
+    return _blocked("ConfigError", f"spec.agent.model.{wrong} (in a new session)") if wrong else None
 
 
 def _blocked(reason: str, message: str) -> Obstacle:

@@ -3,6 +3,9 @@
 import pytest
 from operator_bed import spec, wait
 
+from durable_driver import providers
+from durable_operator import preflight
+
 UNBOUND = "0/2 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found"
 
 
@@ -106,3 +109,38 @@ def test_pods_that_never_started_follow_the_installations_images(api, namespace,
     assert image_of(api, namespace, "typo-g2") == "space:1", "what runs is never replaced for its image"
     kubelet.settle("typo-e3")
     wait("it succeeded", lambda: api.condition(namespace, "typo", "Succeeded") == ("True", "Completed"))
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "message"),
+    [
+        ("provider", {"agent": {"model": {"provider": "chatgpt"}}}, "spec.agent.model.provider: there is no provider 'chatgpt'"),
+        ("nomodel", {"agent": {"model": {"provider": "openai"}}}, "spec.agent.model.name: the provider openai needs the name"),
+        ("nourl", {"agent": {"model": {"provider": "openai-compatible", "name": "m"}}}, "spec.agent.model.baseUrl: "),
+        ("mode", {"mode": "checkpoint"}, "spec.mode checkpoint is not supported by this version"),
+    ],
+)  # fmt: skip
+def test_what_no_drive_could_do_is_told_before_anything_is_made(api, shared, told, name, more, message):
+    namespace, _, _ = shared
+    api.make(namespace, "durablesessions", name, spec(**more))
+    wait("it is blocked", lambda: told(name, "Progressing")[:2] == ("False", "Blocked"))
+    status, reason, text = told(name, "Ready")
+    assert (status, reason) == ("False", "ConfigError")
+    assert text.startswith(message)
+    assert api.get(namespace, "durablespaces", name) is None
+    assert not any(pod.startswith(f"{name}-") for pod in api.pods(namespace))
+    assert not any(
+        c.metadata.name == f"{name}-log" for c in api.core.list_namespaced_persistent_volume_claim(namespace).items
+    )
+
+
+def test_a_driver_of_ones_own_may_know_other_models(api, shared):
+    namespace, kubelet, _ = shared
+    own = {"agent": {"model": {"provider": "chatgpt"}}, "driver": {"image": "mine:1"}}
+    api.make(namespace, "durablesessions", "ownimage", spec(**own))
+    wait("its driver runs", lambda: kubelet.runs("ownimage-e1"), 30)
+    kubelet.settle("ownimage-e1")
+
+
+def test_the_operator_knows_the_drivers_providers():
+    assert preflight.PROVIDERS == providers.PROVIDERS
