@@ -1,11 +1,14 @@
 """What the API server itself refuses: objects that make no sense, changes of what is immutable, and statuses that go back."""
 
 import copy
+from pathlib import Path
 
 import pytest
+import yaml
 from kubernetes.client.exceptions import ApiException
 from operator_bed import GROUP, VERSION, spec
 
+CRDS = Path(__file__).parents[2] / "crds"
 SESSION, SPACE, STORE = "durablesessions", "durablespaces", "checkpointstores"
 KINDS = {SESSION: "DurableSession", SPACE: "DurableSpace", STORE: "CheckpointStore"}
 AGENT = {"model": {"provider": "scripted"}}
@@ -269,3 +272,18 @@ def test_a_lease_passes_on_with_a_greater_token_and_its_epoch(api, place):
     freed = api.put_status(place, SPACE, changed(body, holder=None))
     taken = changed(freed, holder={**HOLDER, "uid": "b"}, leaseToken=4, epoch=4)
     assert api.put_status(place, SPACE, taken)["status"]["leaseToken"] == 4
+
+
+def undescribed(schema, path):
+    for name, field in schema.get("properties", {}).items():
+        below = field.get("items", field)
+        if not field.get("description"):
+            yield f"{path}.{name}"
+        yield from undescribed(below, f"{path}.{name}")
+
+
+@pytest.mark.parametrize("kind", ["durablesession", "durablespace"])
+def test_each_field_of_a_status_says_what_it_is(kind):
+    crd = yaml.safe_load((CRDS / f"{kind}.yaml").read_text())
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    assert list(undescribed(schema["properties"]["status"], "status")) == []
