@@ -17,16 +17,17 @@ from pathlib import Path
 from durable_base.crash import crash_point
 from durable_coordinator.facts import DaemonFacts, PodPhase, SpacePod
 from durable_coordinator.spec_space import SpaceSpec
-from durable_local import placement, process
+from durable_local import layout, placement, process
 from durable_local.environment import space_environment
 from durable_local.events import Listener, now_event
-from durable_local.layout import Home
+from durable_local.layout import Home, StateError
 from durable_local.process import ChildFacts, Life
 from durable_local.tail import Tail
 
 _RESTART_SECONDS_MAX = 30.0  # between runs of a daemon that never comes to listen
 _CLAIM_SECONDS = 5.0  # that a keeper may take to claim its folder before another one is started
 _STOP_SECONDS = 10.0
+_FULL_BYTES = 1 << 20  # free on the disk, below which a daemon that does not start needs no other explanation
 
 
 class Daemon:
@@ -151,12 +152,22 @@ class Daemon:
         """The first restart comes at once, those of a daemon that never listens ever later."""
         # A coordinator that has just started may look for the first time at a run that is over.
         listened, self._listening = self._listening or self._told_that_it_listens(), False
+        if not listened:
+            self._refuse_full_disk()
         self._failures += not listened
         self._noticed = self._run
         pause = min(0.1 * 2 ** min(self._failures, 16), _RESTART_SECONDS_MAX) if self._failures else 0.0
         self._start_at = time.monotonic() + pause
         why = {} if listened else {"detail": self._last_words()}
         self._tell("space.gone", run=self._run, listened=listened, code=facts.code, signal=facts.signal, **why)
+
+    def _refuse_full_disk(self) -> None:
+        """Nothing could be written down then, not even how it ended: the disk is what to tell, once and at once."""
+        if (free := layout.free_bytes(self._home.path)) < _FULL_BYTES:
+            raise StateError(
+                f"{self._home.path}: the disk is full ({free >> 10} KiB free), so the Space can't start. Make room there (its "
+                "commands need 32 MiB free), and run the same command again."
+            )
 
     def _last_end(self) -> ChildFacts | None:
         for run in (self._run, self._run - 1):
