@@ -43,7 +43,9 @@ SESSION_REASONS: dict[str, dict[str, frozenset[str]]] = {
     },
     "SpaceReady": {
         "True": frozenset({"SpaceReady"}),
-        "False": frozenset({"Placing", "PlacedAgain", "SpaceNotFound", "SpaceDeleting", "PodFailed", "OOMKilled"}),
+        "False": frozenset(
+            {"Placing", "PlacedAgain", "SpaceNotFound", "SpaceDeleting", "PodFailed", "OOMKilled", "Finished"}
+        ),
         "Unknown": frozenset({"Unreachable"}),
     },
     "LeaseHeld": {"True": frozenset({"Acquired"}), "False": frozenset({"HeldBy", "NotRequested", "Released"})},

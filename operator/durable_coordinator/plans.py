@@ -48,7 +48,7 @@ def assemble(
         *_ends(status, outlook),
         Said("Ready", outlook.ready, outlook.reason, outlook.message),
         progressing(outlook.reason, outlook.message, blocked=outlook.blocked),
-        _space_ready(facts),
+        _space_ready(facts, outlook),
         _lease_held(facts, status, space),
         _stalled(facts, outlook),
         Said("Suspended", "True" if outlook.suspended == "Suspended" else "False", outlook.suspended),
@@ -87,8 +87,10 @@ def _ends(status: SessionStatus, outlook: Outlook) -> tuple[Said, Said]:
     )
 
 
-def _space_ready(facts: SessionFacts) -> Said:
+def _space_ready(facts: SessionFacts, outlook: Outlook) -> Said:
     name = facts.spec.space_name(facts.name)
+    if outlook.reason == "Finished" and facts.spec.space is not None and (facts.space is None or facts.space.deleting):
+        return Said("SpaceReady", "False", "Finished", "the session's own Space went with its end")
     if facts.space is None:
         return Said("SpaceReady", "False", "SpaceNotFound", f"no DurableSpace {name}")
     placement = judge_space(facts.space)

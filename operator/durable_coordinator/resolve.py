@@ -49,11 +49,11 @@ def resolve_script(session: SessionManifest, agent: AgentSpec | None, maps: Iter
     return _text(session, agent.script_from, "spec.agent.scriptFrom", maps)
 
 
-def resolve_source(space: SpaceSpec, namespace: str, where: str, maps: Iterable[ConfigMap]) -> dict[str, bytes] | None:
-    """File name -> content of a Space's `source.configMapRef`, None if it has none."""
+def resolve_source(space: SpaceSpec, namespace: str, at: str, maps: Iterable[ConfigMap]) -> dict[str, bytes] | None:
+    """File name -> content of a Space's `source.configMapRef`, None if it has none. `at`: document and path of its spec."""
     if space.source is None or space.source.config_map_ref is None:
         return None
-    found = _find(space.source.config_map_ref.name, namespace, f"{where}: source.configMapRef", maps)
+    found = _find(space.source.config_map_ref.name, namespace, f"{at}.source.configMapRef", maps)
     return {**{key: text.encode() for key, text in found.data.items()}, **found.binary_data}
 
 

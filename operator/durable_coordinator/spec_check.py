@@ -20,6 +20,15 @@ from durable_coordinator.spec_session import SessionSpec
 from durable_coordinator.spec_space import SpaceSpec
 
 VALUE_SHOWN_MAX = 60
+_YAML_WORDS = (
+    ("int", "a whole number"),
+    ("float", "a number"),
+    ("str", "a string"),
+    ("bool", "true or false"),
+    ("array", "a list"),
+    ("object", "a mapping of fields"),
+    ("null", "nothing"),
+)
 SpecT = TypeVar("SpecT", bound=Spec)
 
 
@@ -74,7 +83,14 @@ def _problems(raw: object, hint: Any, path: str) -> Iterator[Problem]:
                 path, f"unknown value {shown(raw)}", known if remedy.startswith("known") else f"{remedy} {known}"
             )
         else:
-            yield Problem(path, f"got {shown(raw)}", said[0].lower() + said[1:])
+            yield Problem(path, f"got {shown(raw)}", _in_words(said))
+
+
+def _in_words(said: str) -> str:
+    """A validator's sentence in the words of YAML, which the person wrote: not `int` and `str`."""
+    for name, word in _YAML_WORDS:
+        said = said.replace(f"`{name}`", word)
+    return said[0].lower() + said[1:]
 
 
 def _struct_problems(raw: object, kind: type[msgspec.Struct], path: str) -> Iterator[Problem]:

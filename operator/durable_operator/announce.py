@@ -22,7 +22,8 @@ async def announce_session(context: Context, read: SessionRead, after: SessionSt
         await _exit(context, read, after.last_exit)
     if after.epoch > before.epoch:
         why = after.last_exit.reason if before.epoch and after.last_exit is not None else "first drive"
-        await context.recorder.record(SESSIONS, read.body, "EpochIssued", f"epoch {after.epoch}: {why}")
+        text = f"the drive before it ended: {why}" if before.epoch else why
+        await context.recorder.record(SESSIONS, read.body, "EpochIssued", f"epoch {after.epoch}: {text}")
         if before.epoch:
             context.metrics.restarted(key, why)
         if not before.lease_token:
@@ -36,7 +37,8 @@ async def announce_session(context: Context, read: SessionRead, after: SessionSt
         succeeded = is_true(after.conditions, "Succeeded")
         log.info("session finished session=%s/%s succeeded=%s reason=%s", *key, succeeded, reason)
         name = "Succeeded" if succeeded else "Failed"
-        text = f"after {after.epoch} epochs" + (f": {finished.reason}" if finished else "")
+        drives = "1 drive" if after.attempts == 1 else f"{after.attempts} drives"
+        text = f"after {drives}" + (f": {finished.reason}" if finished else "")
         await context.recorder.record(SESSIONS, read.body, name, text, warning=not succeeded)
 
 

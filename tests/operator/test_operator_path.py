@@ -23,6 +23,12 @@ def condition(api, shared, name, type):
     return api.condition(shared[0], name, type)
 
 
+def events(api, namespace, name):
+    """Messages."""
+    found = api.core.list_namespaced_event(namespace, field_selector=f"involvedObject.name={name}").items
+    return {event.message for event in found}
+
+
 def test_a_session_is_placed_driven_and_succeeds(api, shared, run):
     namespace, kubelet, _ = shared
     run("plain")
@@ -41,6 +47,8 @@ def test_a_session_is_placed_driven_and_succeeds(api, shared, run):
     assert condition(api, shared, "plain", "Finished") == ("True", "Completed")
     assert api.status(namespace, "plain")["answer"] == "42"
     wait("its Space is gone", lambda: api.get(namespace, "durablespaces", "plain") is None)
+    wait("that is told as usual", lambda: condition(api, shared, "plain", "SpaceReady") == ("False", "Finished"))
+    assert "after 1 drive: Completed" in events(api, namespace, "plain")
 
 
 def test_a_crashed_driver_is_followed_by_the_next_epoch(api, shared, run):
@@ -51,6 +59,7 @@ def test_a_crashed_driver_is_followed_by_the_next_epoch(api, shared, run):
     status = api.status(namespace, "crash")
     assert status["lastExit"]["reason"] == "Crashed"
     assert status["countedAttempts"] == 1
+    wait("it is told", lambda: "epoch 2: the drive before it ended: Crashed" in events(api, namespace, "crash"))
     assert "crash-e1" in api.pods(namespace), "an ended driver stays, for its logs"
     with urllib.request.urlopen(f"http://{operator.http}/metrics") as answer:
         metrics = answer.read().decode()
