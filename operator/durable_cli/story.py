@@ -230,7 +230,7 @@ class Story:
     def _finished(self, event: Event) -> Iterator[Line]:
         fields = event.fields
         recoveries = sum(int(count) for count in fields.get("recoveries", {}).values())
-        counts = [_count(int(fields.get("steps", 0)), "step"), _count(event.epoch, "epoch")]
+        counts = [_count(int(fields.get("steps", 0)), "step"), _count(int(fields.get("drives", event.epoch)), "epoch")]
         counts.append(_count(recoveries, "recovery", "recoveries"))
         if fields["succeeded"]:
             yield Line(event.session, "Succeeded", ", ".join(counts), "", event.time, "good")

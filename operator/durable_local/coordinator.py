@@ -193,7 +193,11 @@ class Coordinator:
                 "message": ended.message,
                 "answer": ended.answer,
             }
-            counts = {"steps": history.steps(session.home), "recoveries": dict(ended.recoveries)}
+            counts = {
+                "steps": history.steps(session.home),
+                "drives": status.attempts,
+                "recoveries": dict(ended.recoveries),
+            }
             self._listener(now_event(session.name, ended.epoch, "session.finished", **fields, **counts))
         return ended
 

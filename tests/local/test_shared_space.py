@@ -41,6 +41,8 @@ def test_paths_that_are_told_are_there_and_answers_say_whose_they_are(local: "Lo
     two_on_one(local, double)
     told = local.command("run", str(local.folder / "s.yaml")).splitlines()
     assert {"s: answer: 42", "t: answer: 42"} <= set(told)
+    drives = [line.split("Succeeded ")[1].split(", ")[1] for line in told if "Succeeded " in line]
+    assert drives == ["1 epoch", "1 epoch"], "each was driven once, whatever number its epoch has"
     paths = [line.split("workspace: ")[1] for line in told if "workspace: " in line]
     paths += [line.split()[1] for line in local.command("describe", "t").splitlines() if line.startswith("Workspace")]
     assert len(paths) == 3
