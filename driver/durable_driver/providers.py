@@ -72,7 +72,8 @@ def _key(model: ModelSpec, environ: Mapping[str, str], *names: str) -> str:
         if value := environ.get(name):
             return value
     raise UsageError(
-        f"{names[0]} is not set: the provider {model.provider} needs it; give it to the driver by a secret (driver.env)"
+        f"{names[0]} is not set: the provider {model.provider} needs it; on one machine `export {names[0]}=...`, on a cluster "
+        "give it to the driver by a secret (driver.env)"
     )
 
 

@@ -15,7 +15,7 @@ from durable_cli.options import STATE
 from durable_coordinator.spec_session import SessionSpec
 from durable_coordinator.status import Condition, SessionStatus, condition, from_dict
 from durable_local import history
-from durable_local.layout import SPACE_ENDING, Home, Lock, command, space_home
+from durable_local.layout import SPACE_ENDING, Home, Lock, command, space_home, unusable
 from durable_local.sessions import KIND
 from durable_local.store import ConflictError, Store
 from durable_local.unattended import answered, end_unattended
@@ -133,7 +133,10 @@ def _forget(name: str, home: Home) -> None:
             socket = home.socket(generation)
             if socket.parent != home.generation(generation).absolute():
                 shutil.rmtree(socket.parent, ignore_errors=True)
-        shutil.rmtree(home.path)
+        try:
+            shutil.rmtree(home.path)
+        except OSError as error:
+            raise unusable(home.path, error) from error
     finally:
         lock.release()
     click.echo(f"{name} deleted")

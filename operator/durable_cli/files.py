@@ -27,4 +27,7 @@ def read_manifests(path: Path) -> Manifests:
             raise UsageError(f"{file}: can't be read ({error.strerror}). Check its owner and mode.") from error
         except UnicodeDecodeError as error:
             raise UsageError(f"{file}: is not UTF-8 text. Save it as UTF-8.") from error
-    return load_manifests(texts)
+    found = load_manifests(texts)
+    if not found.sessions:
+        raise UsageError(f"{path}: no DurableSession in it: add a document of kind DurableSession")
+    return found

@@ -18,7 +18,7 @@ from durable_cli.options import OUTPUT, STATE
 from durable_cli.standing import Standing, State, standing
 from durable_cli.story import Line, Story, duration
 from durable_local import history
-from durable_local.layout import Home, StateError, command, session_home
+from durable_local.layout import DEFAULT_STATE, Home, StateError, command, session_home
 from durable_local.process import ChildFacts, Life
 
 _AT_WORK = frozenset({State.RUNNING, State.UNATTENDED, State.SUSPENDING})
@@ -39,6 +39,8 @@ def get(names: tuple[str, ...], state: Path, output: str) -> int:
     unreadable: list[Exception] = []
     if names:
         objects = [history.as_object(history.find(state, name)[1]) for name in names]
+    elif state != DEFAULT_STATE and not state.exists():
+        raise UsageError(f"{state}: there is no such folder. Name one that `durable run` made with --state DIR.")
     else:
         objects, unreadable = _all(state)
     if output != "text":

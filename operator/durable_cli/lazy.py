@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,7 +35,9 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         command = self._by_name.get(cmd_name)
         if command is None:
-            return None
+            close = difflib.get_close_matches(cmd_name, self._by_name, n=1)
+            remedy = f"did you mean {close[0]}?" if close else f"there are {', '.join(self._by_name)}"
+            raise UsageError(f"{ctx.command_path}: no such command {cmd_name!r}; {remedy}")
         module, _, attribute = command.target.partition(":")
         try:
             loaded: click.Command = getattr(importlib.import_module(module), attribute)

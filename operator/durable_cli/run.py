@@ -20,6 +20,8 @@ from durable_local.apply import Wanted, resolve
 from durable_local.coordinator import Coordinator, Ended
 from durable_local.layout import command, session_home, space_home
 
+_JOBS = 2
+
 
 @click.command
 @click.argument("path", type=click.Path(path_type=Path))
@@ -30,8 +32,8 @@ from durable_local.layout import command, session_home, space_home
 )
 @click.option("--seed", type=int, help="With --chaos: the moments of this seed. Default, a new one, which is printed.")
 @click.option("--runs", type=click.IntRange(min=1), help="With --chaos: a campaign of so many seeds, and a summary.")
-@click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, help="With --runs: how many at once.")
-def run(path: Path, state: Path, output: str, chaos: bool, seed: int | None, runs: int | None, jobs: int) -> int:
+@click.option("--jobs", type=click.IntRange(min=1), help=f"With --runs: how many at once.  [default: {_JOBS}]")
+def run(path: Path, state: Path, output: str, chaos: bool, seed: int | None, runs: int | None, jobs: int | None) -> int:
     """Run the sessions of a manifest (a file, or a folder of files) on this machine.
 
     Killed at any moment and started again, it goes on where it stopped. Ends with 0 if every session succeeded.
@@ -41,15 +43,22 @@ def run(path: Path, state: Path, output: str, chaos: bool, seed: int | None, run
              durable run --chaos --seed 7 examples/fix-bug/
              durable run --chaos --runs 200 --jobs 4 --seed 1 examples/fix-bug/
     """
-    if chaos:
-        from durable_cli.chaos import campaign, demonstrate
+    if not chaos and (seed is not None or runs is not None or jobs is not None):
+        raise UsageError("--seed, --runs and --jobs choose what is killed when: they need --chaos")
+    if jobs is not None and runs is None:
+        raise UsageError("--jobs says how many runs go on at once: give --runs too")
+    try:
+        if chaos:
+            from durable_cli.chaos import campaign, demonstrate
 
-        if runs is not None:
-            return campaign(path, state, output, seed=seed, runs=runs, jobs=jobs)
-        return demonstrate(path, state, output, seed=seed)
-    if seed is not None or runs is not None:
-        raise UsageError("--seed and --runs choose what is killed when: they need --chaos")
-    return watch(path, state, output)
+            if runs is not None:
+                return campaign(path, state, output, seed=seed, runs=runs, jobs=jobs or _JOBS)
+            return demonstrate(path, state, output, seed=seed)
+        return watch(path, state, output)
+    except BrokenPipeError:
+        # The sessions are at rest by now. Who reads this is the person in front of the pipe, not the program behind it.
+        click.echo("stopped, for nobody reads the output any more; the same command goes on", err=True)
+        raise
 
 
 def watch(path: Path, state: Path, output: str) -> int:

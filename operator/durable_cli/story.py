@@ -9,7 +9,7 @@ from pathlib import Path
 from durable_local.events import Event
 from durable_local.layout import DEFAULT_STATE, command
 
-# What became of the call that a crash interrupted; the first is followed by the step's number.
+# What became of the call that a crash interrupted; a Space can be made again where none was.
 _RECOVERIES = {
     "reattached": "step {step} reattached to its command",
     "replayed": "step {step} had ended meanwhile; its result is kept",
@@ -17,8 +17,8 @@ _RECOVERIES = {
     "run": "step {step} had not begun; it runs now",
     "reverted": "step {step} undone and done again",
     "restored": "step {step} undone by restoring the checkpoint before it",
-    "reimaged": "Space made again from the log, for step {step}",
-    "rebuilt": "Space made again from the newest checkpoint, for step {step}",
+    "reimaged": "Space made again from the log",
+    "rebuilt": "Space made again from the newest checkpoint",
     "handedOver": "another session used the Space; step {step} is interrupted",
 }
 # What came of asking the model, by the driver's kinds; one that is not here is told as it is.
@@ -35,7 +35,7 @@ _MODEL_ERRORS = {
 }
 _QUIET = frozenset({"Driving", "Starting", "BackingOff", "Pending", "WaitingForSpace", "Finished", "Stopping"})
 _NO_CRASH = frozenset({"Completed", "Stopped", "Deleted"})
-_WORDS_MAX = 120
+_WORDS_MAX = 300
 _SUMMARY_MAX = 48
 LONG_SECONDS = 3.0  # that a step runs before a line tells of it
 HOLD_SECONDS = 1.0  # that a driver's start waits to be told with what it recovered
@@ -243,7 +243,9 @@ class Story:
         if kind == "mode":
             return f"mode is now {event.fields.get('mode')} ({event.fields.get('reason')})"
         text = _RECOVERIES.get(kind, f"step {{step}} recovered: {kind}")
-        return text.format(step=step) if step else text.format(step="in work")
+        if "step {step}" not in text:
+            return f"{text}, for step {step}" if step else text
+        return text.replace("step {step}", f"step {step}" if step else "the step in work")
 
     def _gone(self, event: Event) -> str:
         fields = event.fields
@@ -254,7 +256,7 @@ class Story:
         why = _ended(event) if fields["reason"] == "Killed" else f"{fields['reason']}, {_ended(event)}"
         then = f"; next attempt in {fields['seconds']:g} s" if fields.get("seconds") else ""
         # One that was killed had no time for last words. These may be long, and hold whatever a driver of the user's own prints.
-        words = "" if fields.get("signal") else self._last_words(event.session, event.epoch)[:_WORDS_MAX]
+        words = "" if fields.get("signal") else _cut(self._last_words(event.session, event.epoch))
         return f"driver gone ({why}){then}{': ' if words else ''}{words}"
 
     def _reason(self, event: Event, line: Callable[[str, str], Line]) -> Iterator[Line]:
@@ -265,7 +267,7 @@ class Story:
             else self._why(event.session, int(event.fields.get("entry", 0)))
         )
         if told:
-            yield line("  why", " ".join(told.split())[:_WORDS_MAX])
+            yield line("  why", _cut(" ".join(told.split())))
 
     def _call(self, event: Event) -> str:
         tool, summary = str(event.fields.get("tool", "")), self._arguments(event.session, int(event.fields["step"]))
@@ -296,6 +298,11 @@ def _ended(event: Event) -> str:
 
 def _count(number: int, one: str, many: str = "") -> str:
     return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def _cut(text: str) -> str:
+    """Long enough for a sentence; what is cut says that it goes on, for its end may turn what it means."""
+    return text if len(text) <= _WORDS_MAX else text[: _WORDS_MAX - 4].rstrip() + " ..."
 
 
 def _model_error(event: Event) -> str:

@@ -67,7 +67,8 @@ def _resolve_session(session: SessionManifest, manifests: Manifests, environ: Ma
     shared = _shared_space(session, manifests)
     space_spec = shared.spec if shared is not None else spec.space_spec()
     assert space_spec is not None, "a manifest has space or spaceRef"
-    _space_possible_here(space_spec, shared.where if shared is not None else session.where)
+    at = f"{shared.where}: spec" if shared is not None else f"{session.where}: spec.space"
+    _space_possible_here(space_spec, at)
     agent = resolve_agent(session, maps)
     if agent is None and not spec.driver.command:
         raise UsageError(
@@ -80,8 +81,7 @@ def _resolve_session(session: SessionManifest, manifests: Manifests, environ: Ma
         env=resolve_env(session, maps, environ),
         command=(spec.driver.command or (sys.executable, "-m", "durable_cli", "driver")) + spec.driver.args,
     )
-    where = shared.where if shared is not None else session.where
-    files = resolve_source(space_spec, session.namespace, where, maps) or {}
+    files = resolve_source(space_spec, session.namespace, at, maps) or {}
     return Wanted(session, inputs, spec.space_name(session.name), shared.spec if shared is not None else None, files)
 
 
@@ -111,14 +111,16 @@ def _possible_here(session: SessionManifest) -> None:
             )
 
 
-def _space_possible_here(spec: SpaceSpec, where: str) -> None:
+def _space_possible_here(spec: SpaceSpec, at: str) -> None:
     if spec.kind != "container" or spec.daemon != "Durable":
         raise UsageError(
-            f"{where}: a Space of kind {spec.kind} with daemon {spec.daemon} needs a cluster; on one machine a Space is a "
+            f"{at}.kind: a Space of kind {spec.kind} with daemon {spec.daemon} needs a cluster; on one machine a Space is a "
             "folder: use kind container and daemon Durable"
         )
     if spec.source is not None and spec.source.git is not None:
-        raise UsageError(f"{where}: source.git is not possible on one machine yet; give source.configMapRef")
+        raise UsageError(
+            f"{at}.source.git is not possible on one machine yet; give {at.rpartition(' ')[2]}.source.configMapRef"
+        )
 
 
 def admit(state: Path, wanted: Wanted, store: Store) -> Record:

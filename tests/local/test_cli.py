@@ -70,6 +70,21 @@ WRONG |= {
 }
 
 
+WRONG |= {
+    "git-on-one-machine": (
+        spec(space={"source": {"git": {"url": "https://git.example/p", "ref": "main"}}}),
+        (": spec.space.source.git is not", "give spec.space.source.configMapRef"),
+    ),
+    "missing-files": (spec(space={"source": {"configMapRef": {"name": "f"}}}), (": spec.space.source.configMapRef: ",)),
+    "words-for-a-number": (spec(stallSeconds="lots"), ("got 'lots'; expected a whole number, got a string",)),
+    "no-session": (
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}},
+        ("s.yaml: no DurableSession",),
+    ),
+    "key-on-a-laptop": (agent(model={"provider": "anthropic"}), ("`export ANTHROPIC_API_KEY=...`",)),
+}
+
+
 @pytest.mark.parametrize("words", [("run",), ("run", "--chaos")])
 def test_a_slip_in_a_script_is_told_with_its_step(tmp_path: Path, words: tuple[str, ...]) -> None:
     script = "steps:\n- cals: [{bash: {command: ls}}]\n- answer: done\n"
@@ -98,6 +113,19 @@ def test_a_wrong_command_is_refused(tmp_path: Path, words: tuple[str, ...]) -> N
     done = durable(tmp_path, *words)
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "remedy"),
+    [
+        (("rum",), "did you mean run?"),
+        (("run", "--jobs", "3", "."), "need --chaos"),
+        (("run", "--chaos", "--jobs", "3", "."), "give --runs"),
+        (("get", "--state", "none"), "none: there is no such folder"),
+    ],
+)
+def test_a_slip_in_a_command_is_told_with_its_remedy(tmp_path: Path, words: tuple[str, ...], remedy: str) -> None:
+    assert remedy in refusal(durable(tmp_path, *words))
 
 
 def without_override() -> None:

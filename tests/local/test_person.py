@@ -53,7 +53,7 @@ class Person:
         for child in self._started:
             if child.poll() is None:
                 child.send_signal(signal.SIGKILL)
-            child.communicate()
+            child.wait()
         for path in self.folder.glob("*/*/state.db"):
             for line in leftovers(session_home(path.parents[1], path.parent.name), wait_seconds=0):
                 os.kill(int(line.split()[0]), signal.SIGKILL)
@@ -105,3 +105,17 @@ def test_make_clean_leaves_the_sessions_alone() -> None:
     done = subprocess.run(["make", "-n", "clean"], cwd=root, capture_output=True, text=True, check=True)
     assert ".venv" in done.stdout
     assert ".durable" not in done.stdout
+
+
+def test_who_closes_the_pipe_is_told_that_the_run_has_stopped(person: Person) -> None:
+    step = {"calls": [{"bash": {"command": "true"}}]}
+    person.manifest([*[step] * 200, {"answer": "ok"}])
+    run = person.start("run", "s.yaml")
+    assert run.stdout is not None
+    assert run.stderr is not None
+    run.stdout.readline()
+    run.stdout.close()
+    told = run.stderr.read()
+    assert run.wait(30) == 1
+    assert told == "stopped, for nobody reads the output any more; the same command goes on\n"
+    assert "Stopped" in person.durable("get").stdout

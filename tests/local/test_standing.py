@@ -1,5 +1,6 @@
 """What `durable get` and `describe` say of a session is true now, whatever its status said last."""
 
+import ctypes
 import shutil
 import signal
 import subprocess
@@ -167,3 +168,24 @@ def test_a_suspended_one_is_told_how_to_go_on(local: "Local") -> None:
     assert run.end() == 0
     assert row(local).split()[1] == "Suspended"
     assert "durable resume s" in local.command("describe", "s")
+
+
+def test_a_folder_that_may_not_be_written_keeps_its_session(local: "Local") -> None:
+    local.manifest("e1=settle")
+    local.run()
+    local.home.path.chmod(0o500)
+    words = [sys.executable, "-m", "durable_cli", "delete", "s", "--state", str(local.state)]
+    try:
+        done = subprocess.run(words, preexec_fn=without_override, capture_output=True, text=True)
+    finally:
+        local.home.path.chmod(0o700)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"error: {local.home.path}: ")
+    assert "Check its owner and mode" in line
+    assert row(local).split()[1] == "Succeeded"
+
+
+def without_override() -> None:
+    """Between fork and exec: root loses the right to write what modes forbid."""
+    ctypes.CDLL(None).prctl(24, 1, 0, 0, 0)  # PR_CAPBSET_DROP, CAP_DAC_OVERRIDE

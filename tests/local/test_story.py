@@ -109,6 +109,17 @@ def test_a_killed_driver_and_what_became_of_its_step() -> None:
     ]
 
 
+def test_a_recovery_is_a_sentence_with_or_without_a_step() -> None:
+    def text(**fields: Any) -> str:
+        ((_, text),) = told(event("recovery", 2, **fields))
+        return text
+
+    assert text(kind="reimaged", step=4) == "Space made again from the log, for step 4"
+    assert text(kind="reimaged") == "Space made again from the log"
+    assert text(kind="replayed") == "the step in work had ended meanwhile; its result is kept"
+    assert text(kind="handedOver", step=4) == "another session used the Space; step 4 is interrupted"
+
+
 def test_a_driver_that_has_nothing_to_recover_is_told_all_the_same() -> None:
     story = Story(lambda session, step: "")
     assert story.tell(event("driver.started", 2, 2000, resumed=True)) == []

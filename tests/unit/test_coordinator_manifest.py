@@ -121,7 +121,7 @@ BAD = {
     ),
     "empty input": (
         session("").replace("input: go", "input: ''"),
-        WHERE + "spec.input: got ''; expected `str` of length >= 1",
+        WHERE + "spec.input: got ''; expected a string of length >= 1",
     ),
     "both inputs": (
         session("  inputFrom: {configMapKeyRef: {name: a, key: b}}\n"),
@@ -152,14 +152,14 @@ BAD = {
     ),
     "wrong type": (
         session("  stallSeconds: soon\n"),
-        WHERE + "spec.stallSeconds: got 'soon'; expected `int`, got `str`",
+        WHERE + "spec.stallSeconds: got 'soon'; expected a whole number, got a string",
     ),
-    "too small": (session("  stallSeconds: 1\n"), WHERE + "spec.stallSeconds: got 1; expected `int` >= 10"),
+    "too small": (session("  stallSeconds: 1\n"), WHERE + "spec.stallSeconds: got 1; expected a whole number >= 10"),
     "field left empty": (session("  agent:\n"), WHERE + "spec.agent: is empty; give it a value or leave it out"),
     "no provider": (session("  agent: {model: {}}\n"), WHERE + "spec.agent.model.provider: is missing; set it"),
     "list item": (
         session("  driver: {env: [{name: A, value: b}, {name: B, value: 7}]}\n"),
-        WHERE + "spec.driver.env[1].value: got 7; expected `str`, got `int`",
+        WHERE + "spec.driver.env[1].value: got 7; expected a string, got a whole number",
     ),
     "scalar for a mapping": (
         session("  driver: fast\n"),
