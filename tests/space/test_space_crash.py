@@ -61,12 +61,20 @@ def test_daemon_killed_after_the_reservation_knows_it_and_runs_it_once(daemon: L
 
 
 def test_zygote_killed_before_it_forks_is_replaced_and_the_command_runs_once(daemon: LocalDaemon) -> None:
-    """The armed zygote dies at each fork, so its successor is started by a daemon without the point."""
-    client = daemon.start(crash="zygote.before_fork:3")
-    for number in range(6):  # every third fork kills a zygote; the daemon asks the next one
-        outcome = client.run(f"log/1:{number}:0@0", TWICE)
+    """Each zygote dies at its sixth fork, the second after it has made those that wait; the daemon asks the next one."""
+    client = daemon.start(crash="zygote.before_fork:6")
+    zygotes, held = {daemon.zygote}, []
+    for number in range(8):  # none of them ends, so each needs a shim of its own
+        held.append(client.start(f"log/1:{number}:0@0", f"until [ -e gate ]; do sleep 0.02; done; {TWICE}"))
+        while client.state(f"log/1:{number}:0") != "running":
+            time.sleep(0.01)  # the test's own time limit ends it
+        zygotes.add(daemon.zygote)
+    (daemon.workspace / "gate").touch()
+    for events in held:
+        outcome = collect(events)
         assert (outcome.stdout, outcome.end.exit_code) == (b"out\n", 5)
-    assert ran(daemon) == 6
+    assert ran(daemon) == 8
+    assert len(zygotes) > 1
 
 
 def test_shim_that_outlived_its_zygote_ends_without_a_word(daemon: LocalDaemon) -> None:
