@@ -38,7 +38,7 @@ test: check ## Everything, on a real Kubernetes (built once per machine)
 	bash tests/testbed/install-packages.sh
 	$(BIN)/python -m pytest --durations=15
 
-unit: $(VENV)/.ready ## What needs no cluster: seconds
+unit: $(VENV)/.ready ## What needs no cluster: some minutes
 	$(BIN)/python -m pytest tests/unit tests/harness tests/space tests/adapter tests/driver tests/local
 
 images: $(VENV)/.ready ## Build the three images: REGISTRY=registry.example/team TAG=0.1.0 DOCKER=podman
