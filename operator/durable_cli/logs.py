@@ -33,8 +33,9 @@ def logs(name: str, follow: bool, state: Path, output: str) -> None:
         while True:
             _, record = history.find(state, name)
             status = from_dict(SessionStatus, history.as_object(record)["status"])
-            for event in follower.news():
+            last = not follow or is_true(status.conditions, "Finished")
+            for event in follower.news(last=last):
                 shown.show(event)
-            if not follow or is_true(status.conditions, "Finished"):
+            if last:
                 return
             time.sleep(_POLL_SECONDS)

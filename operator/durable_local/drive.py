@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import signal
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from durable_base.files import write_atomic
 from durable_coordinator.epochs import driver_name
@@ -90,6 +92,18 @@ class Drive:
         except FileNotFoundError:
             return None
         return Deletion(at=record["at"], grace_seconds=record["graceSeconds"])
+
+    def put_judgement(self, fields: Mapping[str, Any]) -> None:
+        """What the coordinator made of its end: whoever tells of it later says the same."""
+        write_atomic(self.folder / "judged", json.dumps(dict(fields)).encode(), sync=False)
+
+    def judgement(self) -> dict[str, Any]:
+        """{} as long as no coordinator has looked at its end."""
+        try:
+            fields: dict[str, Any] = json.loads((self.folder / "judged").read_bytes())
+        except (OSError, ValueError):
+            return {}  # never written, or cut off by a power loss
+        return fields
 
     def enforce(self) -> None:
         """End a driver that did not end within the grace it was given."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,15 +12,20 @@ from pathlib import Path
 from typing import Any
 
 from durable_base.errors import UsageError
+from durable_coordinator.exits import Judging, judge_exit
 from durable_coordinator.report import Report, parse_report
 from durable_coordinator.spec_common import API_VERSION
 from durable_local import process
-from durable_local.events import Event, from_line, now_event
+from durable_local.drive import Drive
+from durable_local.events import Event, from_line
 from durable_local.layout import Home, check_readable, session_home, space_home
 from durable_local.process import ChildFacts, Life
 from durable_local.sessions import KIND
 from durable_local.store import Record, Store
 from durable_local.tail import Tail
+
+_JUDGEMENT_SECONDS = 1.0  # that a coordinator which is there takes at most to see an end
+_NEVER = 10**9  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +146,7 @@ def _running(home: Home, pattern: str) -> list[int]:
 
 
 class Follower:
-    """The events of all drives in their order, as they come; the end of each drive as `driver.gone`."""
+    """The events of all drives in their order, as they come; the end of each as `driver.gone`, as its coordinator told it."""
 
     def __init__(self, home: Home, session: str) -> None:
         self._home = home
@@ -148,7 +154,8 @@ class Follower:
         self._tails: dict[int, Tail] = {}
         self._over: set[int] = set()
 
-    def news(self) -> Iterator[Event]:
+    def news(self, *, last: bool = True) -> Iterator[Event]:
+        """`last` False: there will be another look, so an end may wait a moment for its coordinator's judgement."""
         for epoch in self._home.epochs_seen():
             if epoch in self._over:
                 continue
@@ -156,20 +163,24 @@ class Follower:
             tail = self._tails.setdefault(epoch, Tail(self._home.drive(epoch) / "stdout"))
             yield from (event for event in map(from_line, tail.read(epoch).events) if event is not None)
             if child.life in (Life.ENDED, Life.GONE):
+                drive = Drive(self._home, self._session, "", epoch)
+                fields = drive.judgement()
+                if not fields and not last and time.time() - (child.ended_at or 0) < _JUDGEMENT_SECONDS:
+                    continue
                 self._over.add(epoch)
-                fields = {"reason": _why(child, _report(self._home.drive(epoch)))}
-                event = now_event(self._session, epoch, "driver.gone", **fields, code=child.code, signal=child.signal)
-                yield Event(
-                    int((child.ended_at or 0) * 1000) or event.time, self._session, epoch, event.name, event.fields
-                )
+                ended_ms = int((child.ended_at or time.time()) * 1000)
+                fields = fields or {"reason": _why(drive), "code": child.code, "signal": child.signal}
+                yield Event(ended_ms, self._session, epoch, "driver.gone", fields)
 
 
-def _why(child: ChildFacts, report: Report | None) -> str:
-    if child.signal:
-        return "Killed"
-    if child.code == 0:
-        return "Completed"
-    return (report.reason or report.outcome) if report is not None else "NoReport"
+def _why(drive: Drive) -> str:
+    """As a coordinator would judge it that knows nothing but the drive's own folder."""
+    facts = drive.facts(_NEVER)
+    assert facts is not None, "it was claimed"
+    if facts.end is None:
+        return "Vanished"
+    known = Judging(stopping=False, stall_seconds=_NEVER, reset_after_seconds=_NEVER, space_changed=False)
+    return judge_exit(facts.end, known).reason
 
 
 def _report(folder: Path) -> Report | None:

@@ -247,6 +247,7 @@ class SessionRunner:
             self._told_exit = last.epoch
             wait = max(status.next_attempt_time.timestamp() - time.time(), 0.0) if status.next_attempt_time else 0.0
             fields = {"reason": last.reason, "code": last.code, "signal": last.signal, "counted": last.counted}
+            self._drive(last.epoch).put_judgement({**fields, "seconds": round(wait, 1)})
             self._listener(now_event(self.name, last.epoch, "driver.gone", **fields, seconds=round(wait, 1)))
         ready = condition(status.conditions, "Ready")
         if ready is None or is_true(status.conditions, "Finished") or ready.reason == self._told_reason:

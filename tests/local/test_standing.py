@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from durable_local import history, process
 from durable_local.layout import DEFAULT_STATE, command
 
@@ -59,6 +61,23 @@ def test_a_bad_folder_hides_no_other_session_and_says_its_own_remedy(local: "Loc
     assert "no session 'none'" in local.refusal("describe", "none")
     one = subprocess.run([*words[:-2], "broken", *words[-2:]], capture_output=True, text=True)
     assert (one.returncode, one.stdout) == (1, "")
+
+
+@pytest.mark.parametrize("words", ["fail:MissingCapability", "exit:7", "kill"])
+def test_an_end_has_one_reason_whoever_tells_of_it(local: "Local", words: str) -> None:
+    local.manifest(f"e1={words}", "e2=settle")
+    run = local.run()
+    (gone,) = run.told("driver.gone", epoch=1)
+    (told,) = [
+        event for event in history.Follower(local.home, "s").news() if event.name == "driver.gone" and event.epoch == 1
+    ]
+    fields = ("reason", "code", "signal", "seconds")
+    assert [told.fields.get(name) for name in fields] == [gone.get(name) for name in fields]
+    (local.home.drive(1) / "judged").unlink()  # as if its coordinator had been killed first
+    (alone,) = [
+        event for event in history.Follower(local.home, "s").news() if event.name == "driver.gone" and event.epoch == 1
+    ]
+    assert alone.fields["reason"] == gone["reason"]
 
 
 def test_a_damaged_log_is_told(local: "Local") -> None:
