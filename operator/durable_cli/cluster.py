@@ -23,7 +23,12 @@ def _where(function: Callable[..., Any]) -> Callable[..., Any]:
     @click.option("--kubeconfig", help="Default, kubectl's.")
     @functools.wraps(function)
     def wrapped(namespace: str | None, context: str | None, kubeconfig: str | None, **rest: Any) -> Any:
-        given = {"--namespace": namespace, "--context": context, "--kubeconfig": kubeconfig}
+        before: dict[str, str | None] = click.get_current_context().obj  # what stood in front of the command
+        given = {
+            "--namespace": namespace or before["namespace"],
+            "--context": context or before["context"],
+            "--kubeconfig": kubeconfig or before["kubeconfig"],
+        }
         return function(options=tuple(f"{name}={value}" for name, value in given.items() if value), **rest)
 
     return wrapped

@@ -124,7 +124,7 @@ def _events(name: str, options: Options) -> None:
     for event in sorted(events, key=_when):
         clock = datetime.fromisoformat(_when(event)).astimezone().strftime("%H:%M:%S")
         times = f" ({event['count']} times)" if event.get("count", 1) > 1 else ""
-        click.echo(f"  {clock} {event['reason']:<12} {event.get('message', '')}{times}")
+        click.echo(f"  {clock} {event['reason']:<17} {event.get('message', '')}{times}")
     if not events:
         click.echo("  none any more: the cluster keeps them for about an hour")
 

@@ -46,11 +46,16 @@ def durable() -> None:
 
 @click.group(cls=LazyGroup, commands_by_name=_CLUSTER, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="durable-sessions", prog_name="kubectl durable")
-def kubectl_durable() -> None:
+@click.option("-n", "--namespace", help="As after the command.")
+@click.option("--context", help="As after the command.")
+@click.option("--kubeconfig", help="As after the command.")
+@click.pass_context
+def kubectl_durable(ctx: click.Context, /, **where: str | None) -> None:
     """Durable sessions on the cluster that kubectl speaks to.
 
     Example: kubectl durable describe fix-bug
     """
+    ctx.obj = where
 
 
 def _run(command: click.Command, name: str) -> None:

@@ -37,6 +37,8 @@ def plugin(folder: Path, *words: str, **env: str) -> tuple[int, str, list[list[s
     ("words", "called"),
     [
         (("get",), ["get", KIND]),
+        (("-n", "a", "--context", "c", "get", "s"), ["--namespace=a", "--context=c", "get", KIND, "s"]),
+        (("-n", "a", "get", "s", "-n", "b"), ["--namespace=b", "get", KIND, "s"]),
         (("get", "-A", "-o", "wide"), ["get", KIND, "-A", "-o", "wide"]),
         (("delete", "fix-bug", "--context", "c"), ["--context=c", "delete", KIND, "fix-bug"]),
     ],
@@ -134,7 +136,7 @@ def test_describe_tells_drives_events_and_steps(tmp_path: Path) -> None:
         "fix-bug-e2 on n1: runs",
     ):
         assert part in shown
-    for part in ("EpochIssued  epoch 2: Killed", "step 1", "reattached to its command"):
+    for part in ("EpochIssued       epoch 2: Killed", "step 1", "reattached to its command"):
         assert part in shown
 
 
