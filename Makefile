@@ -18,9 +18,10 @@ help: ## What there is
 
 $(VENV)/.ready: pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "installing into $(VENV) ..."
+	@echo "installing into $(VENV): about $$(grep -c == constraints.txt) packages, a minute or two the first time ..."
 	@$(BIN)/python -m pip install --quiet --upgrade pip -c constraints.txt
-	@$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[test]'
+	@set -o pipefail; $(BIN)/python -m pip install --progress-bar off -c constraints.txt -e '.[test]' | awk '\
+	  /^Collecting / {print "  " $$2; fflush()} /^Installing collected/ {print "  writing them ..."; fflush()}'
 	@touch $@
 
 demo: $(VENV)/.ready ## Run the example while everything is killed once; compare with an uninterrupted run

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 import shutil
 import statistics
 import sys
@@ -73,6 +74,7 @@ def _verdict(subject: Subject, result: Result, reference: Result, problems: list
     home = session_home(result.state, subject.session)
     yield f"workspace: {home.workspace}"
     yield f"log: {home.log}"
+    yield f"both runs stay to be looked at; to remove them: {shlex.join(('rm', '-r', str(result.state.parent)))}"
     if problems:
         yield f"NOT EQUAL to an undisturbed run; replay: {replay}"
     else:

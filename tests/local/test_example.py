@@ -26,8 +26,9 @@ def chaos(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.Co
 def test_five_kills_and_the_workspaces_are_equal(chaos: tuple[Path, subprocess.CompletedProcess[str]]) -> None:
     _, done = chaos
     assert done.returncode == 0, done.stdout + done.stderr
-    *_, last = done.stdout.splitlines()
+    *_, stay, last = done.stdout.splitlines()
     assert last.startswith("equal, byte for byte")
+    assert stay.endswith(f"to remove them: rm -r {chaos[0] / 'chaos' / f'seed-{SEED}'}")
     assert "killed: Space 1, coordinator 1, driver 3" in done.stdout
     assert done.stdout.count("chaos: driver killed") == 3
     assert done.stderr == ""
