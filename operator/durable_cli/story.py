@@ -68,6 +68,7 @@ class _Session:
     seen: set[tuple[object, ...]] = field(default_factory=set)
     open: dict[int, Event] = field(default_factory=dict)  # steps that run now, by what told of their start
     shown: set[tuple[int, int]] = field(default_factory=set)  # (epoch, step) that were told to run
+    over: int = 0  # newest epoch of a session that was finished before this run: what its drives told is no news
     doing: str = ""  # while no step runs
     since_ms: int = 0
 
@@ -97,7 +98,11 @@ class Story:
     def tell(self, event: Event) -> list[Line]:
         """The lines that this event adds. An event that was told before (a coordinator started again) adds none."""
         session = self._sessions.setdefault(event.session, _Session())
+        if event.name == "session.opened" and event.fields.get("finished"):
+            session.over = event.epoch
         if event.name not in ("session.opened", "session.ready", "session.finished"):
+            if 0 < event.epoch <= session.over:
+                return []
             fields = event.fields
             key = (event.time, event.epoch, event.name, *map(fields.get, ("step", "call", "entry")))
             if key in session.seen:

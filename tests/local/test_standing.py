@@ -104,6 +104,7 @@ def test_one_that_failed_is_told_to_be_tried_again_until_it_is(local: "Local") -
     assert second.returncode == 1
     assert f"has failed before (PermanentFailure); to try again: durable retry s {here}" in second.stdout
     assert "delete" not in second.stdout
+    assert "epoch 1   driver" not in second.stdout, "what was told before is not told as if it were now"
     told = local.command("describe", "s").rpartition("Next: ")[2]
     for hint in (f"`durable retry s {here}`", f"`durable run MANIFEST {here}`", f"`durable delete s {here}`"):
         assert hint in told
@@ -114,6 +115,7 @@ def test_one_that_failed_is_told_to_be_tried_again_until_it_is(local: "Local") -
     assert third.returncode == 0, third.stderr
     assert "had failed (PermanentFailure); is tried again, on the same log" in third.stdout
     assert "delete" not in third.stdout
+    assert [line.split()[2] for line in third.stdout.splitlines() if "driver started" in line] == ["2"]
     assert row(local).split()[1] == "Succeeded"
     assert f"was finished before; to begin anew: durable delete s {here}" in text_run(local).stdout
 
