@@ -136,9 +136,10 @@ class _Terminal(_Lines):
         self._console.print(text, soft_wrap=True)
 
     def _status(self) -> Spinner | Text:
-        for line in self._story.waiting(int(time.time() * 1000)):
+        now = int(time.time() * 1000)
+        for line in self._story.waiting(now):
             self._print(line)
-        running = self._story.running()
+        running = self._story.running(now)
         if not running:
             return Text("")
         self._spinner.update(text=Text(running, style="dim"))

@@ -31,6 +31,7 @@ _MODEL_ERRORS = {
     "ConnectionFailed": "the connection failed",
     "NoAnswer": "the stream ended without an answer",
     "ContentFilter": "the content filter ended the answer",
+    "ModelError": "the request failed",
     "NotThisApi": "no API of this provider's kind answers there",
 }
 _QUIET = frozenset({"Driving", "Starting", "BackingOff", "Pending", "WaitingForSpace", "Finished", "Stopping"})
@@ -133,21 +134,26 @@ class Story:
                     lines.append(Line(name, f"step {step}", f"runs: {self._call(event)}", "", now_ms, "quiet"))
         return lines
 
-    def running(self) -> str:
-        """What goes on at this moment, for a status line."""
-        found = ((name, self.doing(name)) for name in self._sessions)
+    def running(self, now_ms: int) -> str:
+        """What goes on at this moment, for a status line; since when, once that is long."""
+        long = now_ms - LONG_SECONDS * 1000
+        found = (
+            (name, self.doing(name, now_ms if self._since(session) <= long else None))
+            for name, session in self._sessions.items()
+        )
         return "   ".join(f"{name}: {doing}" for name, doing in found if doing)
 
     def doing(self, name: str, now_ms: int | None = None) -> str:
         """The same of one session; with the time since when it goes on, if it is told what the time is."""
         session = self._sessions.get(name, _Session())
-        if session.open:
-            doing = ", ".join(f"step {step} {self._call(event)}" for step, event in session.open.items())
-            since_ms = min(event.time for event in session.open.values())
-        else:
-            doing, since_ms = session.doing, session.since_ms
-        took = f" for {duration(max(now_ms - since_ms, 0) / 1000)}" if doing and now_ms is not None else ""
-        return doing + took
+        steps = (f"step {step} {self._call(event)}" for step, event in session.open.items())
+        doing = ", ".join(steps) if session.open else session.doing
+        if not doing or now_ms is None:
+            return doing
+        return f"{doing} for {duration(max(now_ms - self._since(session), 0) / 1000)}"
+
+    def _since(self, session: _Session) -> int:
+        return min((event.time for event in session.open.values()), default=session.since_ms)
 
     def _lines(self, event: Event, session: _Session) -> Iterator[Line]:
         fields, epoch = event.fields, f"epoch {event.epoch}"

@@ -74,13 +74,14 @@ def test_each_failed_attempt_to_ask_the_model_is_a_line() -> None:
 
 def test_what_runs_is_told_before_it_ends() -> None:
     story = Story(lambda session, step: f"argument-{step}")
-    assert story.doing("fix-bug") == story.running() == ""
+    assert story.doing("fix-bug") == story.running(1000) == ""
     story.tell(event("driver.started"))
     assert story.doing("fix-bug") == "the driver starts"
     story.tell(event("space.advanced", at=1500))
     assert story.doing("fix-bug", 3500) == "the model answers for 2.0 s"
     story.tell(event("step.started", at=4000, step=1, tool="bash", call="1"))
-    assert story.running() == "fix-bug: step 1 bash argument-1"
+    assert story.running(5000) == "fix-bug: step 1 bash argument-1"
+    assert story.running(7000) == "fix-bug: step 1 bash argument-1 for 3.0 s"
     assert story.long_steps(5000) == []
     (line,) = story.long_steps(7000)
     assert (line.head, line.text, line.at_ms) == ("step 1", "runs: bash argument-1", 7000)
