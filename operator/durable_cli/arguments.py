@@ -10,7 +10,7 @@ import sqlite3
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from durable_cli.story import summary
+from durable_cli.words import summary
 from durable_local.layout import session_home
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from durable_cli.chaos_run import ChaosRun, Result, judge
 from durable_cli.files import read_manifests
 from durable_cli.precheck import precheck
 from durable_cli.screen import screen
-from durable_cli.story import duration
+from durable_cli.words import duration
 from durable_local.apply import resolve
 from durable_local.compare import table
 from durable_local.events import Event

@@ -16,7 +16,8 @@ from durable_base.errors import UsageError
 from durable_cli.arguments import LogArguments
 from durable_cli.options import OUTPUT, STATE
 from durable_cli.standing import Standing, State, standing
-from durable_cli.story import Line, Story, duration
+from durable_cli.story import Line, Story
+from durable_cli.words import duration
 from durable_local import history
 from durable_local.layout import DEFAULT_STATE, Home, StateError, command, session_home
 from durable_local.process import ChildFacts, Life

@@ -6,38 +6,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from durable_cli import words
 from durable_local.events import Event
 from durable_local.layout import DEFAULT_STATE, command
 
-# What became of the call that a crash interrupted; a Space can be made again where none was.
-_RECOVERIES = {
-    "reattached": "step {step} reattached to its command",
-    "replayed": "step {step} had ended meanwhile; its result is kept",
-    "adopted": "step {step} had taken effect; its outcome is kept",
-    "run": "step {step} had not begun; it runs now",
-    "reverted": "step {step} undone and done again",
-    "restored": "step {step} undone by restoring the checkpoint before it",
-    "reimaged": "Space made again from the log",
-    "rebuilt": "Space made again from the newest checkpoint",
-    "handedOver": "another session used the Space; step {step} is interrupted",
-}
-# What came of asking the model, by the driver's kinds; one that is not here is told as it is.
-_MODEL_ERRORS = {
-    "NameUnresolved": "its name can't be resolved (DNS)",
-    "ConnectionRefused": "the connection was refused",
-    "TlsFailed": "the TLS connection failed",
-    "Timeout": "no answer in time",
-    "ConnectionBroken": "the connection broke",
-    "ConnectionFailed": "the connection failed",
-    "NoAnswer": "the stream ended without an answer",
-    "ContentFilter": "the content filter ended the answer",
-    "ModelError": "the request failed",
-    "NotThisApi": "no API of this provider's kind answers there",
-}
 _QUIET = frozenset({"Driving", "Starting", "BackingOff", "Pending", "WaitingForSpace", "Finished", "Stopping"})
 _NO_CRASH = frozenset({"Completed", "Stopped", "Deleted"})
-_WORDS_MAX = 300
-_SUMMARY_MAX = 48
 LONG_SECONDS = 3.0  # that a step runs before a line tells of it
 HOLD_SECONDS = 1.0  # that a driver's start waits to be told with what it recovered
 
@@ -150,7 +124,7 @@ class Story:
         doing = ", ".join(steps) if session.open else session.doing
         if not doing or now_ms is None:
             return doing
-        return f"{doing} for {duration(max(now_ms - self._since(session), 0) / 1000)}"
+        return f"{doing} for {words.duration(max(now_ms - self._since(session), 0) / 1000)}"
 
     def _since(self, session: _Session) -> int:
         return min((event.time for event in session.open.values()), default=session.since_ms)
@@ -178,7 +152,7 @@ class Story:
                 again = fields.get("seconds")
                 then = "" if again is None else f"; asked again in {again:g} s"
                 session.does("" if again is None else "waits to ask the model again", event.time)
-                yield line("model", f"{_model_error(event)} (attempt {fields['attempt']}){then}", "bad")
+                yield line("model", f"{words.model_error(event)} (attempt {fields['attempt']}){then}", "bad")
             case "model.awaited":
                 session.does("waits to ask the model again", event.time)
                 text = f"failed before; asked again in {fields['seconds']:g} s (attempt {fields['attempt']})"
@@ -193,10 +167,10 @@ class Story:
                 session.does("the model answers", event.time)
                 if step not in session.finished:
                     session.finished.add(step)
-                    took = duration(float(fields.get("seconds", 0)))
+                    took = words.duration(float(fields.get("seconds", 0)))
                     if fields.get("isError"):
                         # In front of the call and in words: it is never cut off, and needs no colour.
-                        yield line(f"step {step}", f"{_failed(event)}: {self._call(event)}", "bad", took)
+                        yield line(f"step {step}", f"{words.failed(event)}: {self._call(event)}", "bad", took)
                         yield from self._reason(event, line)
                     else:
                         yield line(f"step {step}", self._call(event), "plain", took)
@@ -209,10 +183,10 @@ class Story:
             case "space.gone" if fields.get("listened", True) and not (fields.get("code") or fields.get("signal")):
                 yield line("", "Space stopped", "quiet")  # asked to: it has ended its commands
             case "space.gone" if fields.get("listened", True):
-                yield line("", f"Space gone ({_ended(event)}); its commands run on", "bad")
+                yield line("", f"Space gone ({words.ended(event)}); its commands run on", "bad")
             case "space.gone":
                 yield line(
-                    "", f"Space does not start ({_ended(event)}): {fields.get('detail', '')}".rstrip(": "), "bad"
+                    "", f"Space does not start ({words.ended(event)}): {fields.get('detail', '')}".rstrip(": "), "bad"
                 )
             case "space.started" if int(fields.get("run", 1)) > 1:
                 yield line("", "Space started again", "quiet")
@@ -241,8 +215,11 @@ class Story:
     def _finished(self, event: Event) -> Iterator[Line]:
         fields = event.fields
         recoveries = sum(int(count) for count in fields.get("recoveries", {}).values())
-        counts = [_count(int(fields.get("steps", 0)), "step"), _count(int(fields.get("drives", event.epoch)), "epoch")]
-        counts.append(_count(recoveries, "recovery", "recoveries"))
+        counts = [
+            words.count(int(fields.get("steps", 0)), "step"),
+            words.count(int(fields.get("drives", event.epoch)), "epoch"),
+        ]
+        counts.append(words.count(recoveries, "recovery", "recoveries"))
         if fields["succeeded"]:
             yield Line(event.session, "Succeeded", ", ".join(counts), "", event.time, "good")
         else:
@@ -253,10 +230,7 @@ class Story:
         step = event.fields.get("step") or session.steps.get(str(event.fields.get("call")))
         if kind == "mode":
             return f"mode is now {event.fields.get('mode')} ({event.fields.get('reason')})"
-        text = _RECOVERIES.get(kind, f"step {{step}} recovered: {kind}")
-        if "step {step}" not in text:
-            return f"{text}, for step {step}" if step else text
-        return text.replace("step {step}", f"step {step}" if step else "the step in work")
+        return words.recovered(kind, step)
 
     def _gone(self, event: Event) -> str:
         fields = event.fields
@@ -264,11 +238,11 @@ class Story:
             return "driver ended"
         if fields["reason"] in _NO_CRASH and not fields.get("signal"):
             return "driver stopped"
-        why = _ended(event) if fields["reason"] == "Killed" else f"{fields['reason']}, {_ended(event)}"
+        why = words.ended(event) if fields["reason"] == "Killed" else f"{fields['reason']}, {words.ended(event)}"
         then = f"; next attempt in {fields['seconds']:g} s" if fields.get("seconds") else ""
         # One that was killed had no time for last words. These may be long, and hold whatever a driver of the user's own prints.
-        words = "" if fields.get("signal") else _cut(self._last_words(event.session, event.epoch))
-        return f"driver gone ({why}){then}{': ' if words else ''}{words}"
+        last = "" if fields.get("signal") else words.cut(self._last_words(event.session, event.epoch))
+        return f"driver gone ({why}){then}{': ' if last else ''}{last}"
 
     def _reason(self, event: Event, line: Callable[[str, str], Line]) -> Iterator[Line]:
         """What the model was told of a failure, where that says more than the step's own line."""
@@ -278,52 +252,8 @@ class Story:
             else self._why(event.session, int(event.fields.get("entry", 0)))
         )
         if told:
-            yield line("  why", _cut(" ".join(told.split())))
+            yield line("  why", words.cut(" ".join(told.split())))
 
     def _call(self, event: Event) -> str:
         tool, summary = str(event.fields.get("tool", "")), self._arguments(event.session, int(event.fields["step"]))
         return f"{tool} {summary}".strip()
-
-
-def summary(arguments: object) -> str:
-    """The argument that tells a call from others, on one line: its path, or the first line of its command."""
-    if not isinstance(arguments, dict):
-        return ""
-    text = next((str(arguments[name]) for name in ("path", "command") if arguments.get(name)), "")
-    first, *more = text.strip().splitlines() or [""]
-    return first[: _SUMMARY_MAX - 4] + " ..." if more or len(first) > _SUMMARY_MAX else first
-
-
-def duration(seconds: float) -> str:
-    if seconds < 1:
-        return f"{round(seconds * 1000)} ms"
-    return f"{seconds:.1f} s" if seconds < 60 else f"{int(seconds // 60)} min {int(seconds % 60)} s"
-
-
-def _ended(event: Event) -> str:
-    number, code = event.fields.get("signal"), event.fields.get("code")
-    if number:
-        return f"killed by signal {number}"
-    return "nobody saw how" if code is None else f"exit code {code}"
-
-
-def _count(number: int, one: str, many: str = "") -> str:
-    return f"{number} {one if number == 1 else many or one + 's'}"
-
-
-def _cut(text: str) -> str:
-    """Long enough for a sentence; what is cut says that it goes on, for its end may turn what it means."""
-    return text if len(text) <= _WORDS_MAX else text[: _WORDS_MAX - 4].rstrip() + " ..."
-
-
-def _model_error(event: Event) -> str:
-    kind, host = str(event.fields.get("kind")), event.fields.get("host")
-    words = f"HTTP {kind[4:]}" if kind.startswith("Http") else _MODEL_ERRORS.get(kind, kind)
-    return f"{host}: {words}" if host else words
-
-
-def _failed(event: Event) -> str:
-    code, error = event.fields.get("exitCode"), str(event.fields.get("error") or "")
-    if code:
-        return f"failed (exit code {code})"
-    return "failed" if error in ("", "tool_error") else f"failed ({error.replace('_', ' ')})"

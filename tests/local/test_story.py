@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from durable_cli.story import Story, duration, summary
+from durable_cli.story import Story
+from durable_cli.words import duration, summary
 from durable_local.events import Event
 
 
