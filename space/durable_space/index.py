@@ -37,9 +37,9 @@ class RowIndex:
         return self.rows.get(self._by_request.get(request_id, 0))
 
     def by_tag(self, tag: str) -> Row | None:
-        """The newest that has it as tag or as request id."""
+        """Whose request id it is; else the newest that has it as tag: no other command's tag can stand before an id."""
         newest = max(self._by_tag.get(tag, ()), default=0)
-        return self.rows.get(max(newest, self._by_request.get(tag, 0)))
+        return self.rows.get(self._by_request.get(tag, newest))
 
     def by_key(self, key: str) -> list[Row]:
         """Of all epochs."""

@@ -93,7 +93,7 @@ class Ledger:
             return self._index.by_request(request_id)
 
     def by_tag(self, tag: str) -> Row | None:
-        """The newest row that has it as tag or as request id."""
+        """The row whose request id it is, else the newest that has it as tag."""
         with self._lock:
             return self._index.by_tag(tag)
 

@@ -96,7 +96,7 @@ def test_index_finds_rows_by_each_name_and_forgets_them_whole() -> None:
     assert sorted(found.seq for found in index.by_key("k")) == [1, 2, 4]
     assert (index.by_request("k@2"), index.by_request("none")) == (rows[1], None)
     newest = [index.by_tag(name) for name in ("t", "k@1", "other", "none")]
-    assert newest == [rows[1], rows[2], rows[2], None]
+    assert newest == [rows[1], rows[0], rows[2], None], "a tag of another command never stands before a request id"
     index.drop(rows[1])
     assert index.by_tag("t") == rows[0]
     for one in (*rows, rows[1]):
