@@ -44,6 +44,9 @@ NOTICE_SECONDS = 0.005  # between two notices about output
 LAST_NOTICES_MAX, LAST_NOTICE_SECONDS = 25, 0.002  # of the end, to a daemon that is busy
 QUIET_SECONDS = 0.1  # after the exit: descendants that hold the pipes and are silent for this long are not waited for
 DRAIN_SECONDS_MAX = 1.0  # nor those that never fall silent
+KILL_PAUSE_SECONDS = 0.1  # after a timeout: between two SIGKILLs to whatever is left
+KILL_SECONDS = 2.0  # after the first: what lives on then (in an uninterruptible wait) does not hold back the result
+LATE_PAUSE_SECONDS = 5.0  # and between two later ones
 WAIT_MS_MAX = 3_600_000  # per wait: the kernel's counter ends after 24 days
 _PR_SET_CHILD_SUBREAPER = 36
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -87,6 +90,7 @@ class Shim:
         self._timed_out = False
         self._recording = True
         self._deadline: float | None = None
+        self._result_due = float("inf")
 
     def claim(self, packet: bytes) -> bool:
         """Take the command on. False: it may not start (any more). OSError: nothing was claimed, and nothing of it runs."""
@@ -186,7 +190,7 @@ class Shim:
         last_data = exited_at = 0.0
         self._reap()
         while not (self._childless and not self._recording):
-            if self._status is not None and self._recording:
+            if self._may_record():
                 now = time.monotonic()
                 exited_at = exited_at or now
                 quiet = now - max(last_data, exited_at) >= QUIET_SECONDS
@@ -214,11 +218,18 @@ class Shim:
             if self._unnoticed and time.monotonic() - self._noticed_at >= NOTICE_SECONDS:
                 self._notify()
 
+    def _may_record(self) -> bool:
+        """Whether the result is complete but for its last output. After a timeout it stands for an end of all, not of the
+        command alone."""
+        if self._status is None or not self._recording:
+            return False
+        return not self._timed_out or self._childless or time.monotonic() >= self._result_due
+
     def _poll_ms(self) -> int | None:
-        waits = [20] if self._status is not None and self._recording else []
+        waits = [20] if self._may_record() else []
         if self._unnoticed:
             waits.append(int(NOTICE_SECONDS * 1000))
-        if self._status is None and self._deadline is not None:
+        if self._deadline is not None and (self._status is None or self._timed_out):
             left_ms = int((self._deadline - time.monotonic()) * 1000) + 1
             waits.append(min(max(0, left_ms), WAIT_MS_MAX))
         return min(waits, default=None)
@@ -256,19 +267,23 @@ class Shim:
                 )  # init died first, so the kernel ended the command as it ends all in there
 
     def _keep_deadline(self) -> None:
-        """SIGTERM to the group, then SIGKILL to everything below this shim. Kept by the shim: daemons come and go."""
-        if self._status is not None or self._deadline is None or time.monotonic() < self._deadline:
+        """SIGTERM to the group, then SIGKILL to everything below this shim, whether the command itself lives or not. Kept by
+        the shim: daemons come and go. What a command that ended in time has left behind is not ended here."""
+        if self._deadline is None or self._childless or time.monotonic() < self._deadline:
             return
         if not self._timed_out:
-            self._timed_out = True
-            self._deadline += self._spec["term_seconds"]
-            for number in (signal.SIGTERM, signal.SIGCONT):
-                with suppress(ProcessLookupError):
-                    os.killpg(self._pid, number)  # not reaped yet, so the id is still its own
+            if self._status is None:
+                self._timed_out = True
+                self._deadline += self._spec["term_seconds"]
+                for number in (signal.SIGTERM, signal.SIGCONT):
+                    with suppress(ProcessLookupError):
+                        os.killpg(self._pid, number)  # not reaped yet, so the id is still its own
             return
         for process in stop_all(_alive_below_us).values():
             procfs.send_signal(process.pid, process.start, signal.SIGKILL)
-        self._deadline += 0.1
+        now = time.monotonic()
+        self._result_due = min(self._result_due, now + KILL_SECONDS)
+        self._deadline = now + (KILL_PAUSE_SECONDS if self._recording else LATE_PAUSE_SECONDS)
 
     def _write_exit(self, values: dict[str, Any]) -> None:
         self._recording = False

@@ -5,6 +5,7 @@ One daemon for all tests; each has request ids of its own.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import signal
@@ -23,6 +24,9 @@ from durable_protocol.durable.space.v1 import workspace_pb2 as workspace
 from durable_space import procfs
 from durable_space.commands import FOLDERS_AHEAD
 from durable_space.testing import Client, LocalDaemon, collect, kill_mechanisms, refusal, until
+
+PTRACE_SEIZE = 0x4206
+libc = ctypes.CDLL(None, use_errno=True)
 
 
 @pytest.fixture(scope="module", params=kill_mechanisms())
@@ -168,6 +172,45 @@ def test_deadline_of_a_deaf_command_ends_all_before_one_of_them_sees_another_die
     assert (end.timed_out, end.signal) == (True, cua.SIGNAL_KILL)
     assert len(list(shared_daemon.workspace.glob("pipe-*"))) == 30
     assert not list(shared_daemon.workspace.glob("went-on-*"))
+
+
+@pytest.mark.parametrize("away", ["", "setsid "], ids=["in-its-group", "in-another-session"])
+def test_deadline_ends_what_outlives_the_command(
+    make_daemon: Callable[..., LocalDaemon], mechanism: str, away: str
+) -> None:
+    """The command ends at SIGTERM, and its status stays; what it started is deaf, and ends before the result is given."""
+    daemon = make_daemon("--term-seconds", "0.5", "--kill-mechanism", mechanism)
+    client = daemon.start()
+    deaf = "trap '' TERM; while :; do echo on >> written; sleep 0.02; done"
+    end = client.run("left", f'{away}sh -c "{deaf}" & sleep 60', timeout=0.3).end
+    assert (end.timed_out, end.signal) == (True, cua.SIGNAL_TERM)
+    written = (daemon.workspace / "written").stat().st_size
+    until(lambda: daemon.record(1).done is not None)
+    assert written > 0
+    assert (daemon.workspace / "written").stat().st_size == written
+
+
+def test_deadline_that_comes_after_the_end_touches_nothing(shared: Client, shared_daemon: LocalDaemon) -> None:
+    end = shared.run("in-time", "(sleep 1.5; : > after-the-deadline) & exit 3", timeout=0.5).end
+    assert (end.timed_out, end.exit_code) == (False, 3)
+    until(lambda: (shared_daemon.workspace / "after-the-deadline").exists())
+
+
+def test_process_that_does_not_go_does_not_hold_back_the_result(make_daemon: Callable[..., LocalDaemon]) -> None:
+    """As one in an uninterruptible wait: a traced child's end is seen by its parent only once the tracer has seen it."""
+    daemon = make_daemon("--term-seconds", "0", "--kill-mechanism", "subreaper")
+    client = daemon.start()
+    events = client.start("stuck", "setsid sh -c 'echo $$ > pid; exec sleep 60' & exec sleep 61", timeout=1.0)
+    child = int(until(lambda: (daemon.workspace / "pid").exists() and (daemon.workspace / "pid").read_text()))
+    if libc.ptrace(PTRACE_SEIZE, child, None, None) != 0:
+        pytest.skip("this user may not trace")
+    try:
+        end = collect(events).end
+        assert (end.timed_out, end.signal) == (True, cua.SIGNAL_TERM)
+        assert daemon.record(1).done is None
+    finally:
+        os.waitpid(child, 0)
+    until(lambda: daemon.record(1).done is not None)
 
 
 def test_signal_reaches_the_group(shared: Client) -> None:
