@@ -108,14 +108,15 @@ def unsupported(feature: str, message: str) -> Refused:
     return Refused(Code.UNIMPLEMENTED, Reason.FEATURE_UNSUPPORTED, message, feature=feature)
 
 
-def disk_full(message: str) -> Refused:
-    return Refused(Code.RESOURCE_EXHAUSTED, Reason.DISK_FULL, message, condition="DiskFull")
+def disk_full(message: str, **metadata: str) -> Refused:
+    return Refused(Code.RESOURCE_EXHAUSTED, Reason.DISK_FULL, message, condition="DiskFull", metadata=metadata)
 
 
 def limit(message: str) -> Refused:
     return Refused(Code.RESOURCE_EXHAUSTED, Reason.LIMIT_EXCEEDED, message, condition="LimitExceeded")
 
 
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 _BY_ERRNO = {
     errno.ENOENT: (Code.NOT_FOUND, Reason.PATH_NOT_FOUND),
     errno.EEXIST: (Code.ALREADY_EXISTS, Reason.PATH_EXISTS),
@@ -125,18 +126,34 @@ _BY_ERRNO = {
     errno.ENOTDIR: (Code.FAILED_PRECONDITION, Reason.NOT_A_DIRECTORY),
     errno.EISDIR: (Code.FAILED_PRECONDITION, Reason.IS_A_DIRECTORY),
     errno.ENOTEMPTY: (Code.FAILED_PRECONDITION, Reason.IS_A_DIRECTORY),
-    errno.ENOSPC: (Code.RESOURCE_EXHAUSTED, Reason.DISK_FULL),
-    errno.EDQUOT: (Code.RESOURCE_EXHAUSTED, Reason.DISK_FULL),
     errno.EINVAL: (Code.INVALID_ARGUMENT, Reason.UNSPECIFIED),
     errno.ENAMETOOLONG: (Code.INVALID_ARGUMENT, Reason.UNSPECIFIED),
+    errno.EFBIG: (Code.INVALID_ARGUMENT, Reason.LIMIT_EXCEEDED),
     errno.ELOOP: (Code.INVALID_ARGUMENT, Reason.UNSPECIFIED),
 }
 
 
 def of_os_error(error: OSError, path: str) -> Refused:
     """`path` is absolute: the caller named it, or what it named was resolved to it."""
+    if error.errno in DISK_FULL:
+        return disk_full(f"{path}: {error.strerror}: free some space", path=path)
     code, reason = _BY_ERRNO.get(error.errno or 0, (Code.INTERNAL, Reason.INTERNAL))
     return Refused(code, reason, f"{path}: {error.strerror or error}", metadata={"path": path})
+
+
+def of_unnamed(error: BaseException) -> Refused | None:
+    """Of an error that came to the end of a call as it was raised; None: it is the daemon's own failure.
+
+    A write to a descriptor has no file name: whichever of its disks is full, a program must be able to tell.
+    """
+    if isinstance(error, OSError):
+        if error.filename:
+            return of_os_error(error, str(error.filename))
+        if error.errno in DISK_FULL:
+            return disk_full(
+                "a disk of the Space is full (the workspace's, or the daemon's data folder's): free some space"
+            )
+    return None
 
 
 def shortened_all(metadata: Mapping[str, str], bytes_max: int) -> dict[str, str]:

@@ -17,7 +17,7 @@ from durable_space.helper.arguments import Arguments
 from durable_space.helper.frames import Frame, FrameError, Unpacker, pack
 from durable_space.helper.life import StdinClosed
 from durable_space.helper.operations import Operations
-from durable_space.refusal import Code, Reason, Refused, invalid, of_os_error, shortened, shortened_all
+from durable_space.refusal import Code, Reason, Refused, invalid, of_unnamed, shortened, shortened_all
 
 READ_BYTES = 1 << 16
 MESSAGE_BYTES_MAX = 2048  # of a refusal's text
@@ -137,8 +137,8 @@ def refused(refusal: Refused) -> dict[str, Any]:
 def _as_refusal(error: Exception) -> Refused:
     if isinstance(error, Refused):
         return error
-    if isinstance(error, OSError) and error.filename:
-        return of_os_error(error, str(error.filename))
+    if (refusal := of_unnamed(error)) is not None:
+        return refusal
     if isinstance(error, (UnicodeError, OverflowError)):
         return invalid("a value is out of what the system can take")
     return Refused(Code.INTERNAL, Reason.INTERNAL, f"the Space helper failed: {type(error).__name__}")

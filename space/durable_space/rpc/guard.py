@@ -16,7 +16,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from durable_space.refusal import Code, Reason, Refused, of_os_error
+from durable_space.refusal import Code, Reason, Refused, of_unnamed
 from durable_space.rpc import errors
 from durable_space.rpc.caller import check_space, text_metadata
 
@@ -104,8 +104,8 @@ class Guard(grpc.aio.ServerInterceptor):
     async def _fail(self, error: BaseException, context: Context) -> Any:
         if isinstance(error, (asyncio.CancelledError, GeneratorExit, grpc.aio.AbortError)):
             raise error
-        if isinstance(error, OSError) and error.filename:
-            error = of_os_error(error, str(error.filename))
+        if (refusal := of_unnamed(error)) is not None:
+            error = refusal
         elif isinstance(error, DecodeError):
             error = malformed()
         elif not isinstance(error, Refused):
