@@ -119,10 +119,13 @@ class OpenFolder:
         return self._fd
 
 
-def open_regular(path: str, flags: int, mode: int = 0o666) -> int:
-    """A descriptor of a regular file. Raise OSError: EISDIR for a folder, EINVAL for whatever else is no file."""
+def open_regular(path: str, flags: int, mode: int = 0o666, *, dir_fd: int | None = None) -> int:
+    """A descriptor of a regular file; `path` may be relative to `dir_fd`.
+
+    Raise OSError: EISDIR for a folder, EINVAL for whatever else is no file.
+    """
     try:
-        fd = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode)
+        fd = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, mode, dir_fd=dir_fd)
     except OSError as error:
         if error.errno == errno.ENXIO:  # a socket, or a named pipe that nobody reads
             raise OSError(errno.EINVAL, "not a regular file", path) from None

@@ -1,6 +1,7 @@
 """Files of the Space by absolute path. Every change is made whole under the gate: before a newer epoch, or not at all.
 
 A write goes to a temporary name beside its target, is synced and renamed: survives power loss, seen whole or not at all.
+The folder is opened once: where it was opened is where the file goes, however it is renamed or replaced meanwhile.
 An append and a truncate change the file in place; killed in the middle, an append may have added a part.
 Raise Refused with the absolute path. Blocking.
 """
@@ -34,6 +35,7 @@ from durable_space.staging import Staging
 IN_MEMORY_BYTES_MAX = 1 << 20  # of an upload; more goes to a file in the data folder until it is complete
 COPY_BYTES = 1 << 20
 MADE_FILE_MODE, MADE_FOLDER_MODE = 0o644, 0o755
+FILE_OFFSET_MAX = 2**63 - 1  # the kernel's
 
 
 class FileType(enum.Enum):
@@ -133,9 +135,14 @@ class Files:
 
     def truncate(self, caller: Caller, path: str, size: int) -> None:
         """Cut, or extend with zeros; never creates."""
+        if size > FILE_OFFSET_MAX:
+            raise invalid("size is beyond what a file can have", path=path)
         with self._gate.change(caller), errors_name(path):
-            os.close(open_regular(path, os.O_WRONLY))
-            os.truncate(path, size)
+            fd = open_regular(path, os.O_WRONLY)
+            try:
+                os.ftruncate(fd, size)
+            finally:
+                os.close(fd)
 
     def flush(self, caller: Caller, path: str) -> None:
         with errors_name(path):
@@ -171,12 +178,10 @@ class Files:
 
     def check_target(self, path: str, mode: WriteMode, *, parents: bool) -> None:
         """Raise Refused for what a write would be refused with as things stand, before its content is sent."""
-        folder = os.path.dirname(os.path.realpath(path))
+        target = os.path.realpath(path)
+        folder = os.path.dirname(target)
         with errors_name(path):
-            if os.path.isdir(path):
-                raise IsADirectoryError(21, "is a directory", path)
-            if mode is WriteMode.CREATE_NEW and os.path.lexists(path):
-                raise exists(path)
+            _check_replaceable(path, lstat_or_none(target), mode)
             if not parents and not stat.S_ISDIR(os.stat(folder).st_mode):
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
 
@@ -186,49 +191,73 @@ class Files:
         """`content` from its start. `permissions` 0: as the old file, or 0o644. A symlink is written through."""
         with self._gate.change(caller), errors_name(path):
             target = os.path.realpath(path)
-            status = lstat_or_none(target)
-            if status is not None and stat.S_ISDIR(status.st_mode):
-                raise IsADirectoryError(21, "is a directory", path)
-            if mode is WriteMode.CREATE_NEW and os.path.lexists(path):
-                raise exists(path)
+            _check_replaceable(path, lstat_or_none(target), mode)
             if parents:
                 make_parents(target)
-            content.seek(0)
-            if mode is WriteMode.APPEND:
-                self._append(target, content, permissions)
-            else:
-                self._replace(target, content, permissions, status)
-            return info_of(path, os.stat(path))
+            folder, name = os.path.split(target)
+            fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                status = lstat_or_none(name, fd)
+                _check_replaceable(path, status, mode)
+                content.seek(0)
+                if mode is WriteMode.APPEND:
+                    return info_of(path, _append(fd, name, content, permissions, made=status is None))
+                return info_of(path, self._replace(fd, target, content, permissions, status))
+            finally:
+                os.close(fd)
 
-    def _replace(self, target: str, content: IO[bytes], permissions: int, status: os.stat_result | None) -> None:
-        folder = os.path.dirname(target)
-        os.stat(folder)  # its absence is told by its own name
-        with self._staging.beside(os.fsencode(folder)) as name:
-            temporary = os.path.join(os.fsencode(folder), name)
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    def _replace(
+        self, folder: int, target: str, content: IO[bytes], permissions: int, status: os.stat_result | None
+    ) -> os.stat_result:
+        """What was written. `folder` is the open one that `target` lies in."""
+        place, name = os.path.split(target)
+        with self._staging.beside(os.fsencode(place), folder) as temporary:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            fd = os.open(temporary, flags, 0o600, dir_fd=folder)
             try:
                 copy(content, fd)
                 os.fchmod(fd, permissions or (stat.S_IMODE(status.st_mode) if status else MADE_FILE_MODE))
                 if status is not None and (status.st_uid, status.st_gid) != (os.geteuid(), os.getegid()):
                     keep_owner(fd, status)
                 os.fsync(fd)
+                written = os.fstat(fd)
             finally:
                 os.close(fd)
             crash_point("files.temporary_synced")
-            os.rename(temporary, target)
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+        os.fsync(folder)
+        return written
 
-    def _append(self, target: str, content: IO[bytes], permissions: int) -> None:
-        fd = open_regular(target, os.O_WRONLY | os.O_APPEND | os.O_CREAT, permissions or MADE_FILE_MODE)
+
+def _append(folder: int, name: str, content: IO[bytes], permissions: int, *, made: bool) -> os.stat_result:
+    """What was written; `made`: there was no such file. What fails is taken back, unless another one wrote behind it."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW
+    fd = open_regular(name, flags, permissions or MADE_FILE_MODE, dir_fd=folder)
+    try:
+        before = os.fstat(fd).st_size
         try:
             copy(content, fd)
             os.fsync(fd)
-        finally:
-            os.close(fd)
+            return os.fstat(fd)
+        except OSError:
+            end = os.lseek(fd, 0, os.SEEK_CUR)
+            if end > before and end == os.fstat(fd).st_size:
+                os.ftruncate(fd, before)
+            if made and not os.fstat(fd).st_size:
+                os.unlink(name, dir_fd=folder)
+            raise
+    finally:
+        os.close(fd)
+
+
+def _check_replaceable(path: str, status: os.stat_result | None, mode: WriteMode) -> None:
+    """`status` is lstat of what `path` leads to. A symlink that is left there leads round in a circle."""
+    if status is not None and stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, "is a directory", path)
+    if mode is WriteMode.CREATE_NEW and (status is not None or os.path.lexists(path)):
+        raise exists(path)
+    if status is not None and stat.S_ISLNK(status.st_mode):
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
 
 
 def _walk(path: str, names: list[str], depth: int, *, hidden: bool) -> Iterator[Info]:
@@ -326,9 +355,10 @@ def _group(number: int) -> str:
         return str(number)
 
 
-def lstat_or_none(path: str) -> os.stat_result | None:
+def lstat_or_none(path: str, folder: int | None = None) -> os.stat_result | None:
+    """Of a name in the open `folder`, where there is one."""
     try:
-        return os.lstat(path)
+        return os.stat(path, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return None
 

@@ -1,7 +1,8 @@
 """Temporary files beside their targets: a rename is atomic only within one folder's file system.
 
-Guarantee: none is left behind. Before one is made, DIR/staging gets a symlink that points at it; a daemon that starts
-removes all that the links name. Names carry the instance, so a scan that meets one that is under way leaves it out.
+Guarantee: none is left behind. Each goes by the descriptor of the folder it was made in, however that is renamed meanwhile.
+For a daemon that is killed, DIR/staging gets a symlink that points at it first; one that starts removes all that the links
+name (but where the folder was renamed too). Names carry the instance, so a scan that meets one that is under way leaves it out.
 Survives SIGKILL; after power loss a link may be missing, and the file stays until the folder goes.
 """
 
@@ -39,18 +40,17 @@ class Staging:
                 shutil.rmtree(entry, ignore_errors=True)
 
     @contextmanager
-    def beside(self, folder: bytes) -> Iterator[bytes]:
-        """A free name in `folder` (absolute). When the block ends, nothing has it any more."""
+    def beside(self, folder: bytes, fd: int) -> Iterator[bytes]:
+        """A free name in `folder` (absolute), which is open as `fd`. When the block ends, nothing there has it any more."""
         token = secrets.token_hex(8)
         name = self.prefix + token.encode()
         link = os.path.join(os.fsencode(self._folder), token.encode())
-        path = os.path.join(folder, name)
-        os.symlink(path, link)
+        os.symlink(os.path.join(folder, name), link)
         try:
             yield name
         finally:
             with suppress(OSError):
-                os.unlink(path)
+                os.unlink(name, dir_fd=fd)
             os.unlink(link)
 
     @contextmanager

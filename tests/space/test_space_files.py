@@ -30,6 +30,10 @@ def read(client: Client, path: str, **options: object) -> bytes:
     return b"".join(message.chunk.data for message in client.call(client.filesystem.ReadFile, request))
 
 
+def begin(client: Client, path: str) -> None:
+    client.call(client.filesystem.BeginUpload, fs.BeginUploadRequest(header=fs.WriteFileHeader(path=path)))
+
+
 @pytest.fixture
 def root(shared_daemon: LocalDaemon, request: pytest.FixtureRequest) -> Path:
     """A folder of the test's own in the workspace."""
@@ -99,11 +103,13 @@ def calls(client: Client, root: Path) -> dict[str, tuple[object, str, str, str]]
     mkdir = lambda path: lambda: client.call(client.filesystem.MakeDir, fs.MakeDirRequest(path=path))  # noqa: E731
     move = lambda a, b: lambda: client.call(client.filesystem.Move, fs.MoveRequest(source=a, destination=b))  # noqa: E731
     flush = lambda path: lambda: client.call(client.files.Flush, files.FlushRequest(path=path))  # noqa: E731
-    cut = lambda path: lambda: client.call(client.files.Truncate, files.TruncateRequest(path=path, size=1))  # noqa: E731
+    cut = lambda path, size=1: (  # noqa: E731
+        lambda: client.call(client.files.Truncate, files.TruncateRequest(path=path, size=size))
+    )
     canonical = lambda path: lambda: client.call(client.files.Canonical, files.CanonicalRequest(path=path))  # noqa: E731
     listing = lambda path: lambda: client.call(client.filesystem.ListDir, fs.ListDirRequest(path=path))  # noqa: E731
     gone, file, folder = f"{root}/gone", f"{root}/file", f"{root}/folder"
-    missing = ("NOT_FOUND", "PATH_NOT_FOUND")
+    missing, bad = ("NOT_FOUND", "PATH_NOT_FOUND"), ("INVALID_ARGUMENT", "UNSPECIFIED")
     is_dir, not_dir = ("FAILED_PRECONDITION", "IS_A_DIRECTORY"), ("FAILED_PRECONDITION", "NOT_A_DIRECTORY")
     return {
         "stat missing": (stat(gone), *missing, gone),
@@ -124,6 +130,14 @@ def calls(client: Client, root: Path) -> dict[str, tuple[object, str, str, str]]
         "truncate missing": (cut(gone), *missing, gone),
         "truncate folder": (cut(folder), *is_dir, folder),
         "canonical missing": (canonical(gone), *missing, gone),
+        "write to a symlink loop": (lambda: write(client, f"{root}/loop", b""), *bad, f"{root}/loop"),
+        "append to a symlink loop": (
+            lambda: write(client, f"{root}/loop", b"", mode=fs.WRITE_MODE_APPEND),
+            *bad,
+            f"{root}/loop",
+        ),
+        "upload to a symlink loop": (lambda: begin(client, f"{root}/loop"), *bad, f"{root}/loop"),
+        "truncate beyond any file": (cut(file, 2**63), *bad, file),
         "pipe is no file": (lambda: read(client, f"{root}/pipe"), "INVALID_ARGUMENT", "UNSPECIFIED", f"{root}/pipe"),
     }
 
@@ -133,10 +147,12 @@ def test_each_failure_has_its_code_and_the_absolute_path(shared: Client, root: P
     (root / "folder").mkdir()
     (root / "folder" / "inner").write_text("x")
     os.mkfifo(root / "pipe")
+    (root / "loop").symlink_to("loop")
     for name, (call, code, reason, path) in calls(shared, root).items():
         told = refusal(call)  # type: ignore[arg-type]
         assert (name, told.code, told.reason, told.metadata["path"]) == (name, code, reason, path)
-    assert sorted(os.listdir(root)) == ["file", "folder", "pipe"]
+    assert sorted(os.listdir(root)) == ["file", "folder", "loop", "pipe"]
+    assert (root / "loop").is_symlink()
 
 
 def test_symlink_itself_or_its_target(shared: Client, root: Path) -> None:

@@ -8,14 +8,13 @@ from collections.abc import Iterator
 from typing import NoReturn
 
 from durable_base.handles import OpenFile, OpenFolder
-from durable_space.files import Info, errors_name, info_of
+from durable_space.files import FILE_OFFSET_MAX, Info, errors_name, info_of
 from durable_space.refusal import Code, Reason, Refused, invalid, limit
 
 OPENED_MAX = 256
 READ_BYTES_MAX = 1 << 20
 SCAN_BYTES_MAX = 16 << 20
 PAGE_ENTRIES_MAX = 10_000
-FILE_OFFSET_MAX = 2**63 - 1
 
 
 class Opened:

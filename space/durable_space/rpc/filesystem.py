@@ -11,7 +11,7 @@ from durable_base.handles import open_regular
 from durable_protocol.cua.env.v1 import filesystem_pb2 as cua
 from durable_protocol.cua.env.v1.filesystem_pb2_grpc import FilesystemServiceServicer
 from durable_space import paths
-from durable_space.files import Files, Info, WriteMode, errors_name, info_of, sha256_of
+from durable_space.files import FILE_OFFSET_MAX, Files, Info, WriteMode, errors_name, info_of, sha256_of
 from durable_space.refusal import Code, Reason, Refused, invalid, unsupported
 from durable_space.rpc.admission import admit_changer, admit_reader
 from durable_space.rpc.guard import Context
@@ -23,7 +23,6 @@ from durable_space.uploads import Target
 
 CHUNK_BYTES = 256 << 10
 PAGE_ENTRIES_MAX = 10_000
-FILE_OFFSET_MAX = 2**63 - 1
 
 
 class FilesystemService(FilesystemServiceServicer):

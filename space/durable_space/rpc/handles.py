@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator, Callable
 
 from durable_base.handles import OpenFile, OpenFolder
 from durable_protocol.durable.space.v1 import files_pb2 as durable
-from durable_space.files import errors_name, info_of
+from durable_space.files import FILE_OFFSET_MAX, errors_name, info_of
 from durable_space.refusal import invalid
-from durable_space.rpc.filesystem import FILE_OFFSET_MAX, PAGE_ENTRIES_MAX, entry
+from durable_space.rpc.filesystem import PAGE_ENTRIES_MAX, entry
 from durable_space.runtime import Runtime
 
 READ_BYTES_MAX = 1 << 20

@@ -115,7 +115,7 @@ class Applier:
                 self._count(True)
                 return
         self._touch(fd, parts[:-1])
-        with self._staging.beside(self._folder(parts)) as temporary:
+        with self._staging.beside(self._folder(parts), fd) as temporary:
             os.symlink(entry.target, temporary, dir_fd=fd)
             os.utime(temporary, ns=(entry.mtime_ns, entry.mtime_ns), dir_fd=fd, follow_symlinks=False)
             self._rename(fd, temporary, parts[-1], status)
@@ -128,7 +128,7 @@ class Applier:
         if blob is None:
             raise missing(entry.sha256)
         self._touch(fd, parts[:-1])
-        with self._staging.beside(self._folder(parts)) as temporary:
+        with self._staging.beside(self._folder(parts), fd) as temporary:
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
             file = os.open(temporary, flags, 0o600, dir_fd=fd)
             try:
