@@ -19,7 +19,7 @@ MODULES = (
     "durable_space.refusal", "durable_space.staging",
     "durable_space.workspace", "durable_space.workspace.apply", "durable_space.workspace.entries",
     "durable_space.workspace.hashes", "durable_space.workspace.places", "durable_space.workspace.scan",
-    "durable_space.workspace.workspace",
+    "durable_space.workspace.unstamped", "durable_space.workspace.workspace",
     "durable_space.helper", "durable_space.helper.arguments", "durable_space.helper.conversation",
     "durable_space.helper.frames", "durable_space.helper.life", "durable_space.helper.main",
     "durable_space.helper.opened", "durable_space.helper.operations", "durable_space.helper.tables",

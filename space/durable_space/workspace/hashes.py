@@ -2,7 +2,8 @@
 
 Guarantee: a hash is given only for the same inode with the same size, mode, mtime and ctime, taken when both times were
 older than the look by more than a clock tick (git's rule for racy entries): a change within one tick could leave all of
-them as they were. A same-size edit whose mtime was put back has another ctime.
+them as they were. A same-size edit whose mtime was put back has another ctime. The look is the scan's, before its first
+hashing, at the mappings through which a file can change and keep its times: `unstamped` says which files it leaves out.
 
 On disk it is a log of batches, each with its length and checksum, so one that SIGKILL cut off is left out; power loss needs
 no care, since another boot voids the whole (rule 13). Entries of files that are gone do no harm, and go when the log has
@@ -26,7 +27,7 @@ from durable_space.workspace.entries import Entry, Kind
 log = logging.getLogger("durable.space")
 
 RACY_NS = 50_000_000  # some ticks of the slowest kernel clock that stamps files (10 ms)
-VERSION = 1
+VERSION = 2
 _BATCH = struct.Struct(">II")  # bytes, CRC-32
 _ENTRY = struct.Struct(">IQQQqqI32s")  # bytes of the path, inode, device, size, mtime, ctime, mode, sha256
 SMALL_LOG_BYTES = 1 << 20  # up to here nobody minds what is dead in it
@@ -58,7 +59,7 @@ class HashCache:
         return known[1] if known is not None and known[0] == stamp else None
 
     def put(self, entry: Entry, stamp: Stamp, looked_at_ns: int) -> None:
-        """`looked_at_ns`: just before the file was opened to be hashed."""
+        """`looked_at_ns`: when the scan looked who could change files unseen (`unstamped.look`), before it hashed anything."""
         if max(stamp[3], stamp[4]) < looked_at_ns - RACY_NS:
             with self._lock:
                 self._known[entry.path] = self._unsaved[entry.path] = (stamp, entry)

@@ -1,7 +1,8 @@
 """Walk the workspace into a path table: what is there, with the hash of every file.
 
 Guarantee: an entry is what the file was at some moment of the scan; a file that vanishes meanwhile is absent. Hashes that
-are believed again are those of `hashes`. Symlinks are never followed.
+are believed again are those of `hashes`; before a scan hashes its first file it looks, once, at what could change unseen
+(`unstamped`), so one that hashes nothing does not pay for that. Symlinks are never followed.
 
 Not chosen: several threads; hashing is bound by one core here, and the walk by the kernel.
 """
@@ -13,13 +14,13 @@ import operator
 import os
 import stat
 import sys
-import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from durable_space.refusal import Code, Reason, Refused
 from durable_space.workspace.entries import Entry, Kind
 from durable_space.workspace.hashes import HashCache, stamp_of
+from durable_space.workspace.unstamped import Look, look
 
 READ_BYTES = 1 << 20
 HASH_ATTEMPTS = 3  # for a file that changes while it is hashed
@@ -73,6 +74,7 @@ class _Walk:
         self.found: list[Entry] = []
         self.untracked: list[bytes] = []
         self.files = self.bytes = 0
+        self._look: Look | None = None
 
     def run(self) -> None:
         """Folder by folder, each held by a descriptor while it is read, so that a name is looked up in what was listed."""
@@ -154,8 +156,9 @@ class _Walk:
 
     def _hashed(self, fd: int, name: bytes, path: bytes) -> Entry:
         # A file that never keeps still gets the hash and size of the last reading, and no place in the cache.
+        if self._look is None:
+            self._look = look(self._root)
         for _ in range(HASH_ATTEMPTS):
-            looked_at = time.time_ns()
             file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=fd)
             try:
                 before = os.fstat(file)
@@ -165,7 +168,8 @@ class _Walk:
                 os.close(file)
             entry = Entry(path, Kind.FILE, stat.S_IMODE(after.st_mode), after.st_mtime_ns, size, digest)
             if stamp_of(before) == stamp_of(after) and size == after.st_size:
-                self._cache.put(entry, stamp_of(after), looked_at)
+                if self._look.vouches(path, after.st_ino):
+                    self._cache.put(entry, stamp_of(after), self._look.at_ns)
                 break
         return entry
 
