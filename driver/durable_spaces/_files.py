@@ -12,6 +12,7 @@ import grpc
 
 from durable_base.errors import HaltError
 from durable_harness.env import FileCode, FileError, FileInfo, FileKind, Line
+from durable_harness.line_reader import BufferedLineReader
 from durable_protocol.cua.env.v1 import filesystem_pb2 as filesystem
 from durable_protocol.cua.env.v1 import filesystem_pb2_grpc
 from durable_protocol.durable.space.v1 import files_pb2 as files
@@ -86,7 +87,20 @@ class Files:
                 lines.extend(Line(line.text.decode("utf-8", "replace"), line.terminated) for line in message.lines)
             return lines
 
-        return await self._again(path, attempt)
+        try:
+            return await self._wire.retried(attempt)
+        except SpaceRefused as refused:
+            if refused.refusal.condition != "LineTooLong":
+                raise file_error(refused.refusal, path) from refused
+        return await self._lines_in_pieces(path, max_lines)
+
+    async def _lines_in_pieces(self, path: str, max_lines: int | None) -> list[Line]:
+        """Where a line fits into no answer of the Space."""
+        found: list[Line] = []
+        async with BufferedLineReader(await self.open_file(path, no_follow=False), path) as reader:
+            while (max_lines is None or len(found) < max_lines) and (line := await reader.read_line()) is not None:
+                found.append(line)
+        return found
 
     async def open_file(self, path: str, *, no_follow: bool) -> SpaceBinaryReader:
         return SpaceBinaryReader(await self._open(files.OpenTarget(path=path, no_follow=no_follow)), file_info)

@@ -93,6 +93,18 @@ async def test_files_round_trip(env: SpaceExecutionEnv) -> None:
     assert not await env.exists("a/b/c.txt")
 
 
+async def test_a_line_that_fits_into_no_answer_is_read_all_the_same(env: SpaceExecutionEnv, stage: Any) -> None:
+    long = "x" * (17 << 20)
+    (stage.workspace / "long").write_text(f"first\n{long}\nlast")
+    assert await env.read_lines(f"{stage.workspace}/long", 1) == [Line("first", True)]
+    assert await env.read_lines(f"{stage.workspace}/long", 2) == [Line("first", True), Line(long, True)]
+    assert await env.read_lines(f"{stage.workspace}/long") == [
+        Line("first", True),
+        Line(long, True),
+        Line("last", False),
+    ]
+
+
 async def test_a_large_file_comes_and_goes_whole(env: SpaceExecutionEnv) -> None:
     data = bytes(range(256)) * 12_000
     await env.write("large", data)

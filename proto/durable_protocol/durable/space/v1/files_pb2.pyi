@@ -86,6 +86,8 @@ Global___ReadLinesRequest: _TypeAlias = ReadLinesRequest  # noqa: Y015
 
 @_typing.final
 class ReadLinesResponse(_message.Message):
+    """A line that fits into no answer (16 MiB by default): FAILED_PRECONDITION, condition `LineTooLong`; ReadFile has its bytes."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     LINES_FIELD_NUMBER: _builtins.int
