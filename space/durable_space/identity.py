@@ -1,14 +1,18 @@
-"""Which Space this is, and in which life of its machine: `boot_id`, and the data directory's single owner."""
+"""Which Space this is, and in which life of its machine: `boot_id`, and the single owner of data directory and workspace."""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
+import socket
+import time
 from pathlib import Path
 
 from durable_base.errors import UsageError
 from durable_space import procfs
+from durable_space.unix_sockets import HANDOVER_SECONDS, PAUSE_SECONDS, peer_of
 
 _NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "glusterfs", "lustre", "afs", "9p2000.L"}
 
@@ -51,6 +55,44 @@ def take_data_folder(data: Path) -> int:
     os.ftruncate(fd, 0)
     os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
     return fd
+
+
+def take_workspace(workspace: Path) -> socket.socket | None:
+    """Hold the folder alone, among the daemons of this network namespace, for this process's life. Give what holds it; None:
+    there are no such names here, and nobody is kept out. UsageError: another daemon serves it.
+
+    It is held by a socket's name in the kernel (device and inode of the folder), which is free the moment its process is
+    dead. Not chosen: flock on the folder. Commands take that lock too (`flock . make`); they would wait for the daemon for
+    ever, and one that got it while a daemon was killed would keep the next one out.
+    """
+    found = os.stat(workspace)
+    name = f"\0durable-space-workspace-{found.st_dev}-{found.st_ino}"
+    holder = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
+    deadline = time.monotonic() + HANDOVER_SECONDS
+    while True:
+        try:
+            holder.bind(name)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE and time.monotonic() < deadline:
+                time.sleep(PAUSE_SECONDS)
+                continue
+            holder.close()
+            if error.errno != errno.EADDRINUSE:
+                return None
+            raise UsageError(
+                f"--workspace {workspace}: another daemon ({_listener(name)}) serves it: stop that one, or name another folder"
+            ) from None
+        holder.listen()
+        return holder
+
+
+def _listener(name: str) -> str:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as connection:
+        try:
+            connection.connect(name)
+        except OSError:
+            return "process unknown"
+        return peer_of(connection)
 
 
 def file_system_of(path: Path) -> str:

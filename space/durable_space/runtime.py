@@ -36,7 +36,7 @@ class Runtime:
     """Made by `open`, on the event loop, before anything listens."""
 
     def __init__(self, config: Config) -> None:
-        """Blocking. UsageError: the folder is another daemon's, or the ledger another generation's."""
+        """Blocking. UsageError: a folder is another daemon's, or the ledger another generation's."""
         self.config = config
         self.started_ns = time.time_ns()
         self.boot_id = identity.boot_id()
@@ -46,6 +46,7 @@ class Runtime:
         self.instance_id = self.ledger.instance_id
         claims.write_rule(str(config.data), self.ledger.rule)
         self.workspace_root = config.workspace.resolve()
+        self._workspace_hold = identity.take_workspace(self.workspace_root)
         self.ender = Ender(
             config.data, self.instance_id, self.workspace_root, config.kill_mechanism, config.limits.proof_seconds
         )

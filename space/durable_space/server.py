@@ -28,7 +28,7 @@ from durable_protocol.durable.space.v1.space_pb2_grpc import (
 )
 from durable_protocol.durable.space.v1.workspace_pb2_grpc import add_WorkspaceServiceServicer_to_server
 from durable_space import config as configuration
-from durable_space import control, logs
+from durable_space import control, logs, unix_sockets
 from durable_space.commands import Observed
 from durable_space.config import Address, Config
 from durable_space.http import serve_http
@@ -41,6 +41,7 @@ from durable_space.rpc.system import SystemService
 from durable_space.rpc.workspace import WorkspaceService
 from durable_space.runtime import Runtime
 from durable_space.tls import read_credentials
+from durable_space.unix_sockets import Placed
 
 log = logging.getLogger("durable.space")
 
@@ -77,27 +78,35 @@ async def serve(config: Config) -> None:
     logs.set_up()
     token = Token(config.token_file)
     credentials = read_credentials(config)
+    for flag, address in (*(("--listen", one) for one in config.listen), ("--http", config.http)):
+        if address is not None and address.path:
+            unix_sockets.make_way(address.path, flag)
     runtime = Runtime(config)
     unproven = await runtime.open()
     if unproven is not None:
         log.error("epoch.unproven", extra={"fields": {"condition": unproven.metadata.get("condition", "")}})
     guard = Guard(token, runtime.instance_id, runtime.boot_id)
     server = make_server(runtime, guard)
-    addresses = [bind(server, address, credentials) for address in config.listen]
-    stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
-    await server.start()
-    http = await serve_http(config.http, runtime, guard) if config.http else None
-    announce(config.data, runtime, addresses)
-    await stopping.wait()
-    log.info("stopping", extra={"fields": {"stop_commands": config.stop_commands}})
-    if config.stop_commands:
-        await stop_commands(runtime)
-    if http is not None:
-        http.close()
-    await server.stop(DRAIN_SECONDS)
-    await runtime.close()
+    placed: list[Placed] = []
+    try:
+        addresses = [bind(server, address, credentials, placed) for address in config.listen]
+        stopping = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+        await server.start()
+        http = await serve_http(config.http, runtime, guard) if config.http else None
+        announce(config.data, runtime, addresses)
+        await stopping.wait()
+        log.info("stopping", extra={"fields": {"stop_commands": config.stop_commands}})
+        if config.stop_commands:
+            await stop_commands(runtime)
+        if http is not None:
+            http.close()
+        await server.stop(DRAIN_SECONDS)
+        await runtime.close()
+    finally:
+        for one in placed:
+            one.remove()
 
 
 def make_server(runtime: Runtime, guard: Guard) -> grpc.aio.Server:
@@ -126,10 +135,25 @@ def make_server(runtime: Runtime, guard: Guard) -> grpc.aio.Server:
     return server
 
 
-def bind(server: grpc.aio.Server, address: Address, credentials: grpc.ServerCredentials | None) -> str:
-    """Give the address really bound. A Unix socket needs no TLS: its folder's permissions say who may connect."""
+def bind(
+    server: grpc.aio.Server, address: Address, credentials: grpc.ServerCredentials | None, placed: list[Placed]
+) -> str:
+    """Give the address really bound; a Unix socket is added to `placed`. It needs no TLS: its folder's permissions say who
+    may connect. UsageError: it can't be bound."""
+    if address.path:
+        unix_sockets.make_way(address.path, "--listen")
+        name = unix_sockets.first_name(address.path)
+        try:
+            if server.add_insecure_port(f"unix:{name}"):
+                placed.append(unix_sockets.put_in_place(name, address.path))
+                return address.text
+        except (RuntimeError, OSError):
+            pass
+        raise UsageError(
+            f"--listen {address.text}: can't be bound: its folder must be there, and this user may write in it"
+        )
     try:
-        if credentials is None or address.path:
+        if credentials is None:
             port = server.add_insecure_port(address.text)
         else:
             port = server.add_secure_port(address.text, credentials)
@@ -140,9 +164,6 @@ def bind(server: grpc.aio.Server, address: Address, credentials: grpc.ServerCred
             f"--listen {address.text}: can't be bound: another process has it, the key pair does not fit, "
             "or this user may not: name a free one"
         )
-    if address.path:
-        os.chmod(address.path, 0o600)
-        return address.text
     return Address(address.host, port, "").text
 
 
@@ -156,11 +177,13 @@ def announce(data: Path, runtime: Runtime, addresses: list[str]) -> None:
         write_atomic(data / "address", text, sync=False)
     line = {
         "event": "listening",
+        "pid": os.getpid(),
         "addresses": addresses,
         "instance": runtime.instance_id,
         "boot": runtime.boot_id,
         "kill_mechanism": runtime.ender.mechanism,
     }
+    log.info("listening", extra={"fields": {"pid": os.getpid(), "instance": runtime.instance_id}})
     sys.stdout.write(json.dumps(line) + "\n")
     sys.stdout.flush()
 
