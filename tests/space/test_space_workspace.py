@@ -26,7 +26,7 @@ from durable_space.testing import Client, LocalDaemon, collect, refusal, until
 from durable_space.workspace import Workspace
 from durable_space.workspace import scan as module
 from durable_space.workspace.apply import Plan
-from durable_space.workspace.entries import Entry, Kind
+from durable_space.workspace.entries import PATH_BYTES_MAX, Entry, Kind
 from durable_space.workspace.hashes import HashCache
 
 ANYONE = Caller(Floor(), named=False)
@@ -314,6 +314,70 @@ def test_names_that_cannot_be_tracked_are_refused_all_at_once(tree: Tree) -> Non
     assert caught.value.metadata["condition"] == "UntrackedNames"
     assert caught.value.metadata["paths"] == "back\\slash; d/new\\nline; pipe"
     assert list(tree.scan(exclude=(b"back\\slash", b"d", b"pipe"))) == []
+
+
+def make_deep(root: Path, levels: int) -> None:
+    """Folders `d/d/...`, one name at a time: the whole path may be longer than the kernel takes."""
+    fd = os.open(root, os.O_RDONLY)
+    for _ in range(levels):
+        os.mkdir("d" * 100, dir_fd=fd)
+        below = os.open("d" * 100, os.O_RDONLY, dir_fd=fd)
+        os.close(fd)
+        fd = below
+    os.close(fd)
+
+
+def test_tree_deeper_than_a_path_can_be_is_refused_and_goes_when_its_named_folder_is_removed(tree: Tree) -> None:
+    make_deep(tree.root, 60)
+    (tree.root / "f").write_text("x")
+    with pytest.raises(Refused) as caught:
+        tree.scan()
+    assert caught.value.metadata["condition"] == "UntrackedNames"
+    named = caught.value.metadata["paths"]
+    assert (len(named) <= 512, (tree.root / named).is_dir()) == (True, True)
+    assert list(tree.scan(exclude=(named.encode(),))) == [
+        b"/".join([b"d" * 100] * depth) for depth in range(1, named.count("/") + 1)
+    ] + [b"f"]
+    tree.apply(Plan((), (named.encode(),)), {})
+    assert len(tree.scan()) == named.count("/") + 1
+
+
+UNTRACKABLE = {
+    "backslash": (b"a\\b", "UntrackedNames"),
+    "newline": (b"d/a\nb", "UntrackedNames"),
+    "too long a path": (b"/".join([b"n" * 100] * 45), "UntrackedNames"),
+    "too long a name": (b"d/" + b"n" * 256, ""),
+}
+
+
+@pytest.mark.parametrize(("path", "condition"), UNTRACKABLE.values(), ids=UNTRACKABLE)
+def test_path_that_no_scan_would_give_back_changes_nothing(tree: Tree, path: bytes, condition: str) -> None:
+    """Neither what stands before it in the plan nor a part of it."""
+    good, wrong = Entry(b"good", Kind.DIRECTORY, 0o755, OLD_NS), Entry(path, Kind.DIRECTORY, 0o755, OLD_NS)
+    with pytest.raises(Refused) as caught:
+        tree.apply(Plan((good, wrong), ()), {})
+    assert caught.value.metadata.get("condition", "") == condition
+    assert os.listdir(tree.root) == []
+
+
+def test_longest_path_of_a_table_is_restored(tree: Tree) -> None:
+    room = PATH_BYTES_MAX - len(os.fsencode(tree.root)) - 1
+    path = b"/".join([b"n" * 100] * 100)[: room - 1].rstrip(b"/")
+    path += b"n" * (room - len(path))
+    data = b"deep"
+    entry = Entry(path, Kind.FILE, 0o600, OLD_NS, len(data), hashlib.sha256(data).digest())
+    tree.apply(Plan((entry,), ()), {entry.sha256: data})
+    table = tree.scan()
+    assert table[path] == entry
+    assert tree.blobs(table) == {entry.sha256: data}
+    tree.apply(Plan((), (b"n" * 100,)), {})
+    assert tree.scan() == {}
+
+
+def test_kind_that_nobody_knows_is_an_invalid_argument(shared: Client) -> None:
+    for kind in (wire.PATH_KIND_UNSPECIFIED, 9):
+        entry = wire.PathEntry(path=b"kind", kind=kind, mode=0o755)  # type: ignore[arg-type]
+        assert refusal(lambda entry=entry: shared.apply([entry])).code == "INVALID_ARGUMENT"  # type: ignore[misc]
 
 
 def test_limits_end_a_scan_early(tree: Tree) -> None:

@@ -17,6 +17,7 @@ from durable_space.workspace.scan import Table
 
 TABLE_BYTES_MAX = 256 << 10
 ENTRY_BYTES = 64  # of an entry beside its path and target, about
+_KINDS = frozenset(kind.value for kind in Kind)
 
 
 class WorkspaceService(WorkspaceServiceServicer):
@@ -130,10 +131,11 @@ def read_plan(message: durable.ApplyPlan) -> Plan:
     """Raise Refused for entries that no file system can hold."""
     entries = []
     for entry in message.put:
-        if entry.kind == durable.PATH_KIND_UNSPECIFIED:
-            raise invalid("an entry's kind is required")
-        kind = Kind(entry.kind)
-        made = Entry(entry.path, kind, entry.mode & 0o7777, entry.mtime_ns, entry.size, entry.sha256, entry.target)
+        if entry.kind not in _KINDS:
+            raise invalid("an entry's kind must be file, directory or symlink")
+        made = Entry(
+            entry.path, Kind(entry.kind), entry.mode & 0o7777, entry.mtime_ns, entry.size, entry.sha256, entry.target
+        )
         check_entry(made)
         entries.append(made)
     return Plan(tuple(entries), tuple(message.remove))

@@ -20,7 +20,7 @@ from durable_space.gate import Caller, Fence
 from durable_space.refusal import Code, Reason, Refused, invalid
 from durable_space.staging import Staging
 from durable_space.workspace import places
-from durable_space.workspace.entries import Entry, Kind, check_path, escapes
+from durable_space.workspace.entries import NAME_BYTES_MAX, Entry, Kind, check_path, escapes, is_trackable, untracked
 from durable_space.workspace.scan import READ_BYTES, hash_file
 
 
@@ -213,15 +213,20 @@ class Applier:
 
 
 def check(root: bytes, plan: Plan) -> None:
-    """Raise Refused before anything is changed: paths that escape, contradict each other, or lie below a file."""
+    """Raise Refused before anything is changed: paths that escape, that no scan would give back, that contradict each other,
+    or lie below a file."""
     put = {entry.path: entry for entry in plan.put}
     if len(put) != len(plan.put):
         raise invalid("a path stands twice in the plan")
     leaves = {entry.path for entry in plan.put if entry.kind is not Kind.DIRECTORY}
     cleared = set(plan.remove) | {entry.path for entry in plan.put}  # whatever stands there now goes, or is a folder
     fine: set[bytes] = set()
+    if wrong := [path for path in put if not is_trackable(root, path)]:
+        raise untracked(wrong)
     for path in (*put, *plan.remove):
         parts = check_path(path)
+        if len(max(parts, key=len)) > NAME_BYTES_MAX:
+            raise invalid(f"a name in the plan has more than {NAME_BYTES_MAX} bytes: nothing was changed")
         for depth in range(1, len(parts)):
             parent = b"/".join(parts[:depth])
             if parent in leaves and path in put:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from durable_space.refusal import Code, Reason, Refused
-from durable_space.workspace.entries import Entry, Kind
+from durable_space.workspace.entries import Entry, Kind, is_trackable, untracked
 from durable_space.workspace.hashes import HashCache, stamp_of
 from durable_space.workspace.unstamped import Look, look
 
@@ -26,7 +26,6 @@ READ_BYTES = 1 << 20
 HASH_ATTEMPTS = 3  # for a file that changes while it is hashed
 _ENCODING = sys.getfilesystemencoding()
 _PATH = operator.attrgetter("path")
-NAMES_MAX = 100  # listed in a refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +86,8 @@ class _Walk:
                     os.path.join(self._root, folder), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
                 )
             except (FileNotFoundError, NotADirectoryError):
+                if not folder:
+                    raise  # no root, no table: an empty one would be taken for an empty workspace
                 continue  # vanished, or became something else: its entry tells
             try:
                 self._list(fd, folder + b"/" if folder else b"", todo)
@@ -124,7 +125,7 @@ class _Walk:
     ) -> None:
         try:
             kind = stat.S_IFMT(status.st_mode)
-            if b"\\" in name or b"\n" in name:
+            if not is_trackable(self._root, path):
                 self.untracked.append(path)
             elif kind == stat.S_IFREG:
                 self.files += 1
@@ -181,16 +182,3 @@ def hash_file(fd: int) -> tuple[int, bytes]:
         digest.update(piece)
         size += len(piece)
     return size, digest.digest()
-
-
-def untracked(paths: list[bytes]) -> Refused:
-    names = sorted(path.decode("utf-8", "backslashreplace") for path in paths)
-    shown = "; ".join(name.replace("\n", "\\n") for name in names[:NAMES_MAX])
-    return Refused(
-        Code.FAILED_PRECONDITION,
-        Reason.UNSPECIFIED,
-        f"{len(names)} entries can't be tracked (a name with backslash or newline, or a special file): {shown}: "
-        "remove, rename or exclude them",
-        condition="UntrackedNames",
-        metadata={"paths": shown, "count": str(len(names))},
-    )
