@@ -22,6 +22,7 @@ from durable_space.notices import Notices
 from durable_space.refusal import Refused
 from durable_space.staging import Staging
 from durable_space.starting import Starter
+from durable_space.uploads import LOOK_SECONDS, Uploads
 from durable_space.workspace import Workspace
 from durable_space.workspace.hashes import HashCache
 from durable_space.zygote import Zygote, end_older
@@ -56,13 +57,14 @@ class Runtime:
         self.staging = Staging(config.data / "staging", self.instance_id)
         self.staging.sweep()
         self.gate = Gate(self.ledger.floor)
+        self.uploads = Uploads(config.data / "staging", config.limits, lambda: self.gate.floor)
         hashes = HashCache(config.data / "scan-cache", self.boot_id, os.fsencode(self.workspace_root))
         self.workspace = Workspace(self.workspace_root, self.gate, self.staging, hashes)
         self.notices: Notices
         self.zygote: Zygote
         self.starter: Starter
         self._loop: asyncio.AbstractEventLoop
-        self.epochs = Epochs(config.data, self.commands, self.gate, self.ender, self._own_processes, self._wake_all)
+        self.epochs = Epochs(config.data, self.commands, self.gate, self.ender, self._own_processes, self._floor_rose)
         # Two pools, so that a scan of a large tree does not keep commands waiting.
         self._short = ThreadPoolExecutor(16, "commands")
         self._long = ThreadPoolExecutor(8, "files")
@@ -75,9 +77,11 @@ class Runtime:
         self.starter = Starter(self)
         refusal = await self.run(self.epochs.recover, self.config.epoch_floor)
         self.zygote.start()
+        self._keeping = asyncio.create_task(self._drop_uploads())
         return refusal
 
     async def close(self) -> None:
+        self._keeping.cancel()
         self.zygote.close()
         self.notices.close()
         self._short.shutdown(wait=False)
@@ -102,6 +106,17 @@ class Runtime:
 
     def _own_processes(self) -> list[int]:
         return [self.zygote.pid] if self.zygote.pid else []
+
+    def _floor_rose(self) -> None:
+        self._wake_all()
+        self._short.submit(self.uploads.drop_old)
+
+    async def _drop_uploads(self) -> None:
+        """Those whose time is up, though nobody calls."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            if not self.uploads.is_empty:
+                await self.run(self.uploads.drop_old)
 
     def _wake_all(self) -> None:
         self._loop.call_soon_threadsafe(self.notices.wake_all)

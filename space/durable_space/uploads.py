@@ -1,6 +1,7 @@
 """Uploads in parts: gathered in the data folder, put in place whole by the commit (`files` does that, under the gate).
 
-Each belongs to the floor that it began under, so nothing of an older driver is ever committed. Kept in memory by name and
+Each belongs to the floor that it began under, so nothing of an older driver is ever committed; it goes when the floor rises
+(`drop_old`), and when its time is up. Kept in memory by name and
 in DIR/staging by content: a restarted daemon knows none of them, and has swept what they left. Bounded: so many at once, each
 for so long, and no more bytes than leave the disk its reserve.
 """
@@ -12,16 +13,18 @@ import secrets
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TypeVar
 
 from durable_base.floor import Floor
 from durable_space.config import Limits
-from durable_space.refusal import Code, Reason, Refused, disk_full, invalid, limit
+from durable_space.refusal import Code, Reason, Refused, disk_full, invalid, limit, stale
 
 ID_BYTES_MAX = 256
 SECONDS_DEFAULT = 3600.0
+LOOK_SECONDS = 5.0  # between two looks for those whose time is up
 T = TypeVar("T")
 
 
@@ -58,9 +61,10 @@ class Upload:
 class Uploads:
     """Thread-safe; may block on the disk."""
 
-    def __init__(self, folder: Path, limits: Limits) -> None:
+    def __init__(self, folder: Path, limits: Limits, floor: Callable[[], Floor]) -> None:
         self._folder = folder
         self._limits = limits
+        self._floor = floor
         self._lock = threading.Lock()
         self._open: dict[str, Upload] = {}
 
@@ -69,7 +73,11 @@ class Uploads:
         if len(upload_id.encode()) > ID_BYTES_MAX:
             raise invalid(f"upload_id has at most {ID_BYTES_MAX} bytes")
         with self._lock:
-            self._drop_old(owner)
+            self._drop_old()
+            if (
+                owner != self._floor()
+            ):  # it rose since the caller was admitted: what is made now would be dropped by nobody
+                raise stale(owner, self._floor())
             known = self._open.get(upload_id)
             if known is not None:
                 if known.target != target:
@@ -90,7 +98,8 @@ class Uploads:
 
     def add(self, upload_id: str, owner: Floor, offset: int, data: bytes) -> tuple[Upload, bool]:
         """(upload, whether these bytes were there already). Raise Refused: they do not begin where the last ended."""
-        upload = self._find(upload_id, owner)
+        with self._lock:
+            upload = self._find(upload_id, owner)
         with upload.turn:
             _check_open(upload)
             upload.used = time.monotonic()
@@ -104,45 +113,54 @@ class Uploads:
                     metadata={"expected_offset": str(upload.received)},
                 )
             self._need_room(len(data))
-            upload.content.seek(upload.received)
-            upload.content.write(data)
-            upload.received += len(data)
+            try:
+                upload.content.seek(upload.received)
+                upload.content.write(data)
+                upload.received += len(data)
+            finally:
+                if upload.closed:  # dropped meanwhile
+                    upload.content.close()
             return upload, False
 
     def take(self, upload_id: str, owner: Floor) -> Upload:
         """For the commit or the abort: from here on the id is free, and the caller closes `content`. Raise Refused."""
         with self._lock:
-            self._drop_old(owner)
-            upload = self._open.pop(upload_id, None)
-        if upload is None:
-            raise _unknown()
+            upload = self._find(upload_id, owner)
+            del self._open[upload_id]
         with upload.turn:
             upload.closed = True
         return upload
 
-    def close(self) -> None:
+    def drop_old(self) -> None:
+        """Those of an older floor, and those whose time is up: their room on the disk is free."""
         with self._lock:
-            for upload in self._open.values():
-                upload.content.close()
-            self._open.clear()
+            self._drop_old()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._open
 
     def _find(self, upload_id: str, owner: Floor) -> Upload:
-        with self._lock:
-            self._drop_old(owner)
-            upload = self._open.get(upload_id)
-        if upload is None:
+        self._drop_old()
+        upload = self._open.get(upload_id)
+        if upload is None or upload.owner != owner:
             raise _unknown()
         return upload
 
-    def _drop_old(self, owner: Floor) -> None:
-        """`owner` is the floor: the caller was admitted. One whose bytes are being added right now goes at the next call."""
-        now = time.monotonic()
+    def _drop_old(self) -> None:
+        """One whose bytes are being added right now is not idle, and closed by who adds them."""
+        floor, now = self._floor(), time.monotonic()
         for upload in list(self._open.values()):
-            if (upload.owner != owner or now - upload.used > upload.seconds) and upload.turn.acquire(blocking=False):
-                upload.closed = True
-                upload.content.close()
-                upload.turn.release()
-                del self._open[upload.id]
+            idle = upload.turn.acquire(blocking=False)
+            try:
+                if upload.owner != floor or (idle and now - upload.used > upload.seconds):
+                    del self._open[upload.id]
+                    upload.closed = True
+                    if idle:
+                        upload.content.close()
+            finally:
+                if idle:
+                    upload.turn.release()
 
     def _need_room(self, size: int) -> None:
         space = os.statvfs(self._folder)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 import grpc
 import pytest
 
+from durable_base.floor import Floor
 from durable_protocol.cua.env.v1 import filesystem_pb2 as fs
 from durable_protocol.cua.env.v1 import process_pb2 as cua
 from durable_protocol.durable.space.v1 import space_pb2 as durable
+from durable_space.config import Limits
+from durable_space.refusal import Refused
 from durable_space.testing import Client, LocalDaemon, collect, refusal, until
+from durable_space.uploads import LOOK_SECONDS, Target, Uploads
 
 OWN, OTHER = "a" * 32, "b" * 32
 
@@ -33,6 +39,58 @@ def test_uploads_of_an_older_driver_are_never_committed(make_daemon: Callable[..
     assert (told.code, told.reason) == ("NOT_FOUND", "SESSION_NOT_FOUND")
     assert list(daemon.workspace.iterdir()) == []
     assert second.call(second.filesystem.BeginUpload, begun).received_bytes == 0
+
+
+def held_files(daemon: LocalDaemon) -> int:
+    """Deleted ones in the data folder that the daemon has open: room on the disk that nobody sees."""
+    assert daemon.process is not None
+    folder = Path(f"/proc/{daemon.process.pid}/fd")
+    found = [os.readlink(fd) for fd in folder.iterdir() if os.path.lexists(fd)]
+    return sum(name.startswith(f"{daemon.data}/staging/") and name.endswith(" (deleted)") for name in found)
+
+
+def test_uploads_of_an_older_driver_give_their_room_back_when_the_floor_rises(
+    make_daemon: Callable[..., LocalDaemon],
+) -> None:
+    daemon = make_daemon("--kill-mechanism", "subreaper")
+    client = daemon.start()
+    client.advance(1, OWN)
+    first = client.as_driver(1, OWN)
+    for name in ("a", "b"):
+        begun = fs.BeginUploadRequest(upload_id=name, header=fs.WriteFileHeader(path=name))
+        first.call(first.filesystem.BeginUpload, begun)
+        first.call(first.filesystem.UploadChunk, fs.UploadChunkRequest(upload_id=name, data=b"x" * 100_000))
+    assert held_files(daemon) == 2
+    client.advance(2, OTHER)
+    until(lambda: held_files(daemon) == 0, LOOK_SECONDS / 2)
+
+
+def test_uploads_whose_time_is_up_give_their_room_back_though_nobody_calls(
+    make_daemon: Callable[..., LocalDaemon],
+) -> None:
+    daemon = make_daemon("--kill-mechanism", "subreaper", "--upload-seconds-max", "0.5")
+    client = daemon.start()
+    begun = fs.BeginUploadRequest(upload_id="u", header=fs.WriteFileHeader(path="file"))
+    client.call(client.filesystem.BeginUpload, begun)
+    assert held_files(daemon) == 1
+    until(lambda: held_files(daemon) == 0, 3 * LOOK_SECONDS)
+
+
+def begin_one(uploads: Uploads, name: str, owner: Floor) -> None:
+    uploads.begin(name, Target(f"/{name}", 1, 0, parents=False, size=0, sha256=""), owner, 60.0)
+
+
+def test_upload_of_a_driver_that_was_admitted_just_before_the_floor_rose(tmp_path: Path) -> None:
+    """It neither begins, nor does it drop those of the newer driver."""
+    old, new = Floor(1, OWN), Floor(2, OTHER)
+    uploads = Uploads(tmp_path, Limits(), lambda: new)
+    begin_one(uploads, "new", new)
+    with pytest.raises(Refused):
+        begin_one(uploads, "old", old)
+    with pytest.raises(Refused):
+        uploads.take("new", old)
+    assert uploads.take("new", new).target.path == "/new"
+    assert uploads.is_empty
 
 
 def test_uploads_leave_nothing_when_the_daemon_is_killed(make_daemon: Callable[..., LocalDaemon]) -> None:

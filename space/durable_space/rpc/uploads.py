@@ -8,7 +8,7 @@ from durable_space.gate import Caller
 from durable_space.refusal import Code, Reason, Refused
 from durable_space.rpc.messages import timestamp
 from durable_space.runtime import Runtime
-from durable_space.uploads import Target, Upload, Uploads
+from durable_space.uploads import Target, Upload
 
 
 class UploadCalls:
@@ -16,7 +16,7 @@ class UploadCalls:
         self._runtime = runtime
         self._files = files
         self._chunk_bytes_max = chunk_bytes_max
-        self._uploads = Uploads(runtime.config.data / "staging", runtime.config.limits)
+        self._uploads = runtime.uploads
 
     async def begin(self, caller: Caller, upload_id: str, target: Target, seconds: float) -> cua.BeginUploadResponse:
         def begin() -> Upload:
