@@ -22,6 +22,7 @@ from durable_space.refusal import Code, Reason, Refused, disk_full, limit
 from durable_space.removals import Removals
 from durable_space.rows import CommandConfig, Row
 from durable_space.states import Facts, State, judge
+from durable_space.workspace.places import make_root
 
 TAIL_BYTES = 64 << 10
 FOLDERS_AHEAD = 8
@@ -187,10 +188,14 @@ class Commands:
     def prepare(self, row: Row) -> bytes:
         """Make the command's folder, and give the packet for its shim. Again and again is harmless. Raise Refused: no disk."""
         config, keep_bytes = row.config, self._limits.keep_output_bytes
+        cwd = os.path.join(self._workspace, os.path.expanduser(config.cwd))
+        if os.path.normpath(cwd) == str(self._workspace):
+            with suppress(OSError):  # then the shim tells that there is no such folder
+                make_root(os.fsencode(self._workspace))
         head = {"seq": row.seq, "instance": self.ledger.instance_id, "epoch": row.owner.epoch}
         body = {
             **config.values(),
-            "cwd": os.path.join(self._workspace, os.path.expanduser(config.cwd)),
+            "cwd": cwd,
             "keep_bytes": min(config.keep_bytes or keep_bytes, keep_bytes),
             "term_seconds": self._limits.term_seconds,
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import math
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -130,11 +131,17 @@ def check(config: Config) -> None:
                 f"--listen {exposed[0]}: reachable from outside, so {' and '.join(lacks)} must be given "
                 "(or --insecure, where another layer keeps strangers out)"
             )
-    if not config.workspace.is_dir():
+    if not config.workspace.is_dir() and not _was_removed(config):
         raise UsageError(f"--workspace {config.workspace}: is no folder: make it first")
     inside = config.data.resolve().is_relative_to(config.workspace.resolve())
     if inside:
         raise UsageError(f"--data {config.data}: lies in the workspace, whose files are restored: name another folder")
+
+
+def _was_removed(config: Config) -> bool:
+    """A daemon served it, and a command may have removed it since: it is made again, where its parent is there."""
+    root = config.workspace.resolve()
+    return (config.data / "ledger.db").exists() and root.parent.is_dir() and not os.path.lexists(root)
 
 
 def check_limits(limits: Limits) -> None:

@@ -8,8 +8,10 @@ import os
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+from durable_base.errors import UsageError
 from durable_base.floor import ANONYMOUS, Admission, judge
 from durable_space import claims, identity
 from durable_space.commands import Commands
@@ -25,6 +27,7 @@ from durable_space.starting import Starter
 from durable_space.uploads import LOOK_SECONDS, Uploads
 from durable_space.workspace import Workspace
 from durable_space.workspace.hashes import HashCache
+from durable_space.workspace.places import make_root
 from durable_space.zygote import Zygote, end_older
 
 log = logging.getLogger("durable.space")
@@ -46,7 +49,7 @@ class Runtime:
         self.ledger = Ledger(config.data / "ledger.db", config.generation)
         self.instance_id = self.ledger.instance_id
         claims.write_rule(str(config.data), self.ledger.rule)
-        self.workspace_root = config.workspace.resolve()
+        self.workspace_root = make_workspace(config.workspace)
         self._workspace_hold = identity.take_workspace(self.workspace_root)
         self.ender = Ender(
             config.data, self.instance_id, self.workspace_root, config.kill_mechanism, config.limits.proof_seconds
@@ -132,3 +135,13 @@ class Runtime:
             self._wake_all()
 
         self._loop.run_in_executor(self._short, mark)
+
+
+def make_workspace(folder: Path) -> Path:
+    """Its real path. One that a command removed is made again; of a fresh data folder it was there (`config.check`)."""
+    root = folder.resolve()
+    try:
+        make_root(os.fsencode(root))
+    except OSError as error:
+        raise UsageError(f"--workspace {folder}: {error.strerror}: make it first") from None
+    return root

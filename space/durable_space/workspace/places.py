@@ -10,7 +10,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from durable_space.workspace.entries import escapes
 
@@ -24,6 +24,14 @@ def status_of(fd: int, name: bytes) -> os.stat_result | None:
         return os.stat(name, dir_fd=fd, follow_symlinks=False)
     except FileNotFoundError:
         return None
+
+
+def make_root(root: bytes) -> None:
+    """Again, if it is gone: the root itself is no part of any table, so one that a command removed is an empty workspace.
+    Raise OSError: its parent is gone too."""
+    with suppress(FileExistsError):
+        os.mkdir(root, MADE_MODE)
+        os.chmod(root, MADE_MODE)
 
 
 @contextmanager

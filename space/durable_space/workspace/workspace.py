@@ -94,6 +94,7 @@ class Workspace:
         """Raise Refused; a scan under way when the floor rises above its caller ends as StaleEpoch (rule 26)."""
         scanner = Scanner(self._root, self._cache, self._staging.prefix)
         with self._turn:
+            places.make_root(self._root)
             table = scanner.scan(
                 exclude,
                 use_cache=use_cache,
@@ -143,6 +144,7 @@ class Workspace:
         """Raise Refused or OSError. Before anything changes, what `have` names is copied: the plan may remove its source."""
         with self._turn:
             self._gate.check(caller)
+            places.make_root(self._root)
             for sha256 in set(have) - spool.blobs.keys():
                 self._gather(sha256, plan, spool)
             applied = Applier(self._root, self._gate, self._staging, caller).run(plan, spool.blobs)
