@@ -316,19 +316,33 @@ def test_names_that_cannot_be_tracked_are_refused_all_at_once(tree: Tree) -> Non
     assert list(tree.scan(exclude=(b"back\\slash", b"d", b"pipe"))) == []
 
 
-def make_deep(root: Path, levels: int) -> None:
-    """Folders `d/d/...`, one name at a time: the whole path may be longer than the kernel takes."""
+def make_deep(root: Path, levels: int) -> int:
+    """Folders in folders, one name at a time: the whole path may be longer than the kernel takes. Give the last one, open."""
     fd = os.open(root, os.O_RDONLY)
     for _ in range(levels):
         os.mkdir("d" * 100, dir_fd=fd)
         below = os.open("d" * 100, os.O_RDONLY, dir_fd=fd)
         os.close(fd)
         fd = below
-    os.close(fd)
+    return fd
+
+
+def test_tree_of_more_levels_than_the_interpreter_has_is_removed(tree: Tree) -> None:
+    """Two branches, each with a file and a symlink that leads out at its end."""
+    for branch in ("one", "two"):
+        (tree.root / "top" / branch).mkdir(parents=True)
+        fd = make_deep(tree.root / "top" / branch, 1500)
+        os.close(os.open("f", os.O_CREAT | os.O_WRONLY, dir_fd=fd))
+        os.symlink(tree.root / "kept", "link", dir_fd=fd)
+        os.close(fd)
+    (tree.root / "kept").mkdir()
+    (tree.root / "kept" / "f").write_text("x")
+    assert tree.apply(Plan((), (b"top",)), {}) == (0, 1, 0)
+    assert list(tree.scan()) == [b"kept", b"kept/f"]
 
 
 def test_tree_deeper_than_a_path_can_be_is_refused_and_goes_when_its_named_folder_is_removed(tree: Tree) -> None:
-    make_deep(tree.root, 60)
+    os.close(make_deep(tree.root, 60))
     (tree.root / "f").write_text("x")
     with pytest.raises(Refused) as caught:
         tree.scan()
