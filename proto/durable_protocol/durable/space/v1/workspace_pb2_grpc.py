@@ -61,7 +61,8 @@ class WorkspaceServiceServicer:
 
     def Scan(self, request, context):
         """Streams the path table sorted by path (bytes), then one ScanEnd. FAILED_PRECONDITION with condition UntrackedNames lists
-        every entry that can't be tracked (a name with backslash or newline; special files), and nothing else.
+        every entry that can't be tracked (a name with backslash or newline; special files; of an absolute path of more than 4000
+        bytes a folder above it), and nothing else.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -78,7 +79,7 @@ class WorkspaceServiceServicer:
     def Apply(self, request_iterator, context):
         """Makes the named paths so, each one whole or not at all: blobs to a temporary name beside, verified by hash, synced,
         renamed. Repeating it is harmless. A path that would leave the workspace (also by a symlink) is INVALID_ARGUMENT
-        with condition EscapesWorkspace, found before anything is changed.
+        with condition EscapesWorkspace, one that Scan would refuse UntrackedNames; both are found before anything is changed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

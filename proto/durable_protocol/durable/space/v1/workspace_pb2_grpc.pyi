@@ -33,7 +33,8 @@ class WorkspaceServiceStub:
     def __new__(cls, channel: _aio.Channel) -> WorkspaceServiceAsyncStub: ...
     Scan: _grpc.UnaryStreamMultiCallable[_workspace_pb2.ScanRequest, _workspace_pb2.ScanResponse]
     """Streams the path table sorted by path (bytes), then one ScanEnd. FAILED_PRECONDITION with condition UntrackedNames lists
-    every entry that can't be tracked (a name with backslash or newline; special files), and nothing else.
+    every entry that can't be tracked (a name with backslash or newline; special files; of an absolute path of more than 4000
+    bytes a folder above it), and nothing else.
     """
     ReadBlobs: _grpc.UnaryStreamMultiCallable[_workspace_pb2.ReadBlobsRequest, _workspace_pb2.ReadBlobsResponse]
     """Bytes by hash, verified while they are read: NOT_FOUND with condition BlobChanged where the file is no longer what
@@ -42,7 +43,7 @@ class WorkspaceServiceStub:
     Apply: _grpc.StreamUnaryMultiCallable[_workspace_pb2.ApplyRequest, _workspace_pb2.ApplyResponse]
     """Makes the named paths so, each one whole or not at all: blobs to a temporary name beside, verified by hash, synced,
     renamed. Repeating it is harmless. A path that would leave the workspace (also by a symlink) is INVALID_ARGUMENT
-    with condition EscapesWorkspace, found before anything is changed.
+    with condition EscapesWorkspace, one that Scan would refuse UntrackedNames; both are found before anything is changed.
     """
     Processes: _grpc.UnaryUnaryMultiCallable[_workspace_pb2.ProcessesRequest, _workspace_pb2.ProcessesResponse]
     """Which commands' descendants still run, and which processes have their working directory or an open file inside."""
@@ -52,7 +53,8 @@ class WorkspaceServiceAsyncStub(WorkspaceServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Scan: _aio.UnaryStreamMultiCallable[_workspace_pb2.ScanRequest, _workspace_pb2.ScanResponse]  # type: ignore[assignment]
     """Streams the path table sorted by path (bytes), then one ScanEnd. FAILED_PRECONDITION with condition UntrackedNames lists
-    every entry that can't be tracked (a name with backslash or newline; special files), and nothing else.
+    every entry that can't be tracked (a name with backslash or newline; special files; of an absolute path of more than 4000
+    bytes a folder above it), and nothing else.
     """
     ReadBlobs: _aio.UnaryStreamMultiCallable[_workspace_pb2.ReadBlobsRequest, _workspace_pb2.ReadBlobsResponse]  # type: ignore[assignment]
     """Bytes by hash, verified while they are read: NOT_FOUND with condition BlobChanged where the file is no longer what
@@ -61,7 +63,7 @@ class WorkspaceServiceAsyncStub(WorkspaceServiceStub):
     Apply: _aio.StreamUnaryMultiCallable[_workspace_pb2.ApplyRequest, _workspace_pb2.ApplyResponse]  # type: ignore[assignment]
     """Makes the named paths so, each one whole or not at all: blobs to a temporary name beside, verified by hash, synced,
     renamed. Repeating it is harmless. A path that would leave the workspace (also by a symlink) is INVALID_ARGUMENT
-    with condition EscapesWorkspace, found before anything is changed.
+    with condition EscapesWorkspace, one that Scan would refuse UntrackedNames; both are found before anything is changed.
     """
     Processes: _aio.UnaryUnaryMultiCallable[_workspace_pb2.ProcessesRequest, _workspace_pb2.ProcessesResponse]  # type: ignore[assignment]
     """Which commands' descendants still run, and which processes have their working directory or an open file inside."""
@@ -74,7 +76,8 @@ class WorkspaceServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_workspace_pb2.ScanResponse], _abc.AsyncIterator[_workspace_pb2.ScanResponse]]:
         """Streams the path table sorted by path (bytes), then one ScanEnd. FAILED_PRECONDITION with condition UntrackedNames lists
-        every entry that can't be tracked (a name with backslash or newline; special files), and nothing else.
+        every entry that can't be tracked (a name with backslash or newline; special files; of an absolute path of more than 4000
+        bytes a folder above it), and nothing else.
         """
 
     @_abc_1.abstractmethod
@@ -95,7 +98,7 @@ class WorkspaceServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_workspace_pb2.ApplyResponse, _abc.Awaitable[_workspace_pb2.ApplyResponse]]:
         """Makes the named paths so, each one whole or not at all: blobs to a temporary name beside, verified by hash, synced,
         renamed. Repeating it is harmless. A path that would leave the workspace (also by a symlink) is INVALID_ARGUMENT
-        with condition EscapesWorkspace, found before anything is changed.
+        with condition EscapesWorkspace, one that Scan would refuse UntrackedNames; both are found before anything is changed.
         """
 
     @_abc_1.abstractmethod
