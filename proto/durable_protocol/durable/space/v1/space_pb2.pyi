@@ -6,7 +6,8 @@ What a Space promises beyond cua.env.v1: identity, epochs with an incarnation, a
 Metadata of every request (ASCII):
   authorization: Bearer TOKEN
   durable-epoch: decimal; the caller's epoch. StartProcess and AdvanceEpoch carry it in the message too; both must agree.
-  durable-incarnation: 32 hex digits, drawn once per driver process; absent: the anonymous incarnation.
+  durable-incarnation: 32 hex digits, drawn once per driver process; absent: the anonymous incarnation. Above the floor, a
+                       change by an anonymous caller raises it, with all that AdvanceEpoch does.
   durable-instance, durable-boot: the Space that the request is meant for (GetInfo tells them); absent: not checked.
 Errors (google.rpc.Status with cua.env.v1.ErrorInfo in grpc-status-details-bin; `metadata["condition"]` names ours):
   FAILED_PRECONDITION STALE_EPOCH, condition StaleEpoch        below the floor, or equal with another incarnation;

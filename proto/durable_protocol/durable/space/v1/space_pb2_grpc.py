@@ -62,7 +62,8 @@ class SpaceServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AdvanceEpoch(self, request, context):
-        """The only call that raises the floor. Order: floor (epoch, incarnation) and `killed_by` of every row about to be killed
+        """How a driver raises the floor. (An anonymous caller whose epoch is above it does all of this with any change that it asks
+        for, since its protocol knows nothing else: an epoch keeps out who is late, the token keeps out strangers.) Order: floor (epoch, incarnation) and `killed_by` of every row about to be killed
         are synced; rows named in `adopt` that run (or are reserved) pass to the new epoch in the same step; older requests
         are refused from then on; every other process of an older epoch and all that it spawned is killed; file operations,
         scans and applies of an older epoch have ended or been refused; the absence is proven; then it answers.

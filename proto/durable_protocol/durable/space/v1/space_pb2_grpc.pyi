@@ -6,7 +6,8 @@ What a Space promises beyond cua.env.v1: identity, epochs with an incarnation, a
 Metadata of every request (ASCII):
   authorization: Bearer TOKEN
   durable-epoch: decimal; the caller's epoch. StartProcess and AdvanceEpoch carry it in the message too; both must agree.
-  durable-incarnation: 32 hex digits, drawn once per driver process; absent: the anonymous incarnation.
+  durable-incarnation: 32 hex digits, drawn once per driver process; absent: the anonymous incarnation. Above the floor, a
+                       change by an anonymous caller raises it, with all that AdvanceEpoch does.
   durable-instance, durable-boot: the Space that the request is meant for (GetInfo tells them); absent: not checked.
 Errors (google.rpc.Status with cua.env.v1.ErrorInfo in grpc-status-details-bin; `metadata["condition"]` names ours):
   FAILED_PRECONDITION STALE_EPOCH, condition StaleEpoch        below the floor, or equal with another incarnation;
@@ -53,7 +54,8 @@ class SpaceServiceStub:
     GetInfo: _grpc.UnaryUnaryMultiCallable[_space_pb2.GetInfoRequest, _space_pb2.GetInfoResponse]
     """Needs no durable-instance: it is how a caller learns it."""
     AdvanceEpoch: _grpc.UnaryUnaryMultiCallable[_space_pb2.AdvanceEpochRequest, _space_pb2.AdvanceEpochResponse]
-    """The only call that raises the floor. Order: floor (epoch, incarnation) and `killed_by` of every row about to be killed
+    """How a driver raises the floor. (An anonymous caller whose epoch is above it does all of this with any change that it asks
+    for, since its protocol knows nothing else: an epoch keeps out who is late, the token keeps out strangers.) Order: floor (epoch, incarnation) and `killed_by` of every row about to be killed
     are synced; rows named in `adopt` that run (or are reserved) pass to the new epoch in the same step; older requests
     are refused from then on; every other process of an older epoch and all that it spawned is killed; file operations,
     scans and applies of an older epoch have ended or been refused; the absence is proven; then it answers.
@@ -68,7 +70,8 @@ class SpaceServiceAsyncStub(SpaceServiceStub):
     GetInfo: _aio.UnaryUnaryMultiCallable[_space_pb2.GetInfoRequest, _space_pb2.GetInfoResponse]  # type: ignore[assignment]
     """Needs no durable-instance: it is how a caller learns it."""
     AdvanceEpoch: _aio.UnaryUnaryMultiCallable[_space_pb2.AdvanceEpochRequest, _space_pb2.AdvanceEpochResponse]  # type: ignore[assignment]
-    """The only call that raises the floor. Order: floor (epoch, incarnation) and `killed_by` of every row about to be killed
+    """How a driver raises the floor. (An anonymous caller whose epoch is above it does all of this with any change that it asks
+    for, since its protocol knows nothing else: an epoch keeps out who is late, the token keeps out strangers.) Order: floor (epoch, incarnation) and `killed_by` of every row about to be killed
     are synced; rows named in `adopt` that run (or are reserved) pass to the new epoch in the same step; older requests
     are refused from then on; every other process of an older epoch and all that it spawned is killed; file operations,
     scans and applies of an older epoch have ended or been refused; the absence is proven; then it answers.
@@ -92,7 +95,8 @@ class SpaceServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _space_pb2.AdvanceEpochRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_space_pb2.AdvanceEpochResponse, _abc.Awaitable[_space_pb2.AdvanceEpochResponse]]:
-        """The only call that raises the floor. Order: floor (epoch, incarnation) and `killed_by` of every row about to be killed
+        """How a driver raises the floor. (An anonymous caller whose epoch is above it does all of this with any change that it asks
+        for, since its protocol knows nothing else: an epoch keeps out who is late, the token keeps out strangers.) Order: floor (epoch, incarnation) and `killed_by` of every row about to be killed
         are synced; rows named in `adopt` that run (or are reserved) pass to the new epoch in the same step; older requests
         are refused from then on; every other process of an older epoch and all that it spawned is killed; file operations,
         scans and applies of an older epoch have ended or been refused; the absence is proven; then it answers.
