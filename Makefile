@@ -4,6 +4,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+WORKERS := -n auto --maxprocesses 4 --dist loadgroup
 TESTBED := PYTHONPATH=tests/testbed $(BIN)/python -m durable_testbed
 
 # Of `make images`: where the images will be pushed, and what builds them (docker, podman, buildah).
@@ -37,10 +38,11 @@ check: $(VENV)/.ready ## Style, types, import arrows, generated code
 
 test: check ## Everything, on a real Kubernetes (built once per machine)
 	bash tests/testbed/install-packages.sh
-	$(BIN)/python -m pytest --durations=15
+	@if $(TESTBED) requirements; then $(TESTBED) build-binaries >/dev/null && $(TESTBED) build-images >/dev/null; fi
+	$(BIN)/python -m pytest $(WORKERS) --durations=15
 
 unit: $(VENV)/.ready ## What needs no cluster: some minutes
-	$(BIN)/python -m pytest tests/unit tests/harness tests/space tests/adapter tests/driver tests/local
+	$(BIN)/python -m pytest $(WORKERS) tests/unit tests/harness tests/space tests/adapter tests/driver tests/local
 
 images: $(VENV)/.ready ## Build the three images: REGISTRY=registry.example/team TAG=0.1.0 DOCKER=podman
 	@$(TESTBED) wheels build/images

@@ -7,10 +7,13 @@
 Each starts once per session, when a test first asks for it, and both can run at once. Where the machine lacks something,
 the tests that need it are skipped with a line that says what and how to get it; with CI=true they fail. Programs and
 images are built before the first test, so that no test's time limit counts what only a first run has to do.
+
+With several workers (`-n`) the tests of one cluster, and those of one control plane, stay together in one of them, as do the
+tests of one file.
 """
 
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -52,6 +55,15 @@ def images(request: pytest.FixtureRequest, cluster: Cluster) -> dict[str, str]:
     return dict(built.references)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not hasattr(config, "workerinput"):
+        return
+    for item in items:
+        wanted = getattr(item, "fixturenames", ())
+        shared = next((name for name in ("cluster", "control_plane") if name in wanted), str(item.path))
+        item.add_marker(pytest.mark.xdist_group(shared))
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Build what the collected tests will need."""
     wanted = {name for item in session.items for name in getattr(item, "fixturenames", ())}
@@ -64,6 +76,18 @@ def pytest_collection_finish(session: pytest.Session) -> None:
             _prepare(wanted, session.config.stash)
         except BedError:
             return  # the fixture meets it again, and tells
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["kept_logs"] = session.config.stash.get(KEPT_LOGS, [])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """A worker has ended: what it kept is told by who started it."""
+    kept = getattr(node, "workeroutput", {}).get("kept_logs", [])
+    node.config.stash.setdefault(KEPT_LOGS, []).extend(kept)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
