@@ -55,6 +55,7 @@ def images(request: pytest.FixtureRequest, cluster: Cluster) -> dict[str, str]:
     return dict(built.references)
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not hasattr(config, "workerinput"):
         return
