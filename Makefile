@@ -4,6 +4,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# Each test goes to whoever is free.
 WORKERS := -n auto --maxprocesses 4 --dist loadgroup
 TESTBED := PYTHONPATH=tests/testbed $(BIN)/python -m durable_testbed
 

@@ -8,8 +8,7 @@ Each starts once per session, when a test first asks for it, and both can run at
 the tests that need it are skipped with a line that says what and how to get it; with CI=true they fail. Programs and
 images are built before the first test, so that no test's time limit counts what only a first run has to do.
 
-With several workers (`-n`) the tests of one cluster, and those of one control plane, stay together in one of them, as do the
-tests of one file.
+With several workers (`-n`) each has a control plane and a cluster of its own.
 """
 
 from collections.abc import Callable, Iterator
@@ -53,16 +52,6 @@ def images(request: pytest.FixtureRequest, cluster: Cluster) -> dict[str, str]:
     built = request.config.stash.get(BUILT, None) or _or_skip(product_images.build)
     cluster.load_image(built.archive)
     return dict(built.references)
-
-
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not hasattr(config, "workerinput"):
-        return
-    for item in items:
-        wanted = getattr(item, "fixturenames", ())
-        shared = next((name for name in ("cluster", "control_plane") if name in wanted), str(item.path))
-        item.add_marker(pytest.mark.xdist_group(shared))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
