@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -24,6 +25,9 @@ from typing import Any
 from durable_base import crash
 from durable_harness.inspect import LogReader
 from durable_spaces import image
+from durable_spaces._commands import CommandEnd, CommandSpec, Sinks
+from durable_spaces._conduct import run_with_caller
+from durable_spaces._parts import Space
 from durable_spaces.document import CUA_SPACE, CUA_SPACE_IMAGE
 from durable_spaces.image import DirNode, FileNode, LinkNode, Node, Table
 
@@ -219,3 +223,24 @@ def drive_to_the_end(
         if not drives[-1].killed:
             return drives
     raise AssertionError(f"no end after {drives_max} drives: {drives[-1]}")
+
+
+# ---- an environment without a session
+
+
+class WithoutSession:
+    """A `Conduct` that lets everything through: every command has an id of its own and ends with its caller."""
+
+    def __init__(self, space: Space) -> None:
+        self._space = space
+        self._numbers = itertools.count()
+
+    async def reading(self) -> None:
+        pass
+
+    async def changing(self) -> None:
+        pass
+
+    async def execute(self, spec: CommandSpec, sinks: Sinks) -> tuple[str, CommandEnd]:
+        request_id = f"{id(self):x}/1:0:{next(self._numbers)}@{self._space.own.epoch}"
+        return request_id, await run_with_caller(self._space.commands, spec, request_id, sinks)

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent / "support"))
+
 from durable_base import crash
 from durable_spaces.spaces import daemon_pid
 from durable_spaces.testing import Drive, DriverProcess, drive_to_the_end, left_behind

@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from slow_session import Slow, advance, until_exists
 
-from durable_base.floor import Floor, new_incarnation
 from durable_harness.inspect import LogReader
-from durable_spaces.client import Address, SpaceClient
 from durable_spaces.testing import DriverProcess, check_promises, read_image, read_tree
 
 MakeStage = Callable[..., Any]
-
-
-@dataclass
-class Slow:
-    """A session with one command that waits at a gate and counts its starts; both lie where nothing is undone."""
-
-    stage: Any
-    folder: Path
-
-    @property
-    def starts(self) -> int:
-        return len((self.folder / "starts").read_text().splitlines())
-
-    def open_gate(self) -> None:
-        (self.folder / "gate").touch()
 
 
 @pytest.fixture
@@ -53,30 +34,6 @@ steps:
     return Slow(make_stage(script), tmp_path)
 
 
-def expected(stage: Any) -> dict[bytes, Any]:
-    """What the slow session leaves, by name and content."""
-    assert (stage.workspace / "before.txt").read_text() == "kept\n"
-    assert (stage.workspace / "half" / "log").read_text() == "end\n"
-    tree = read_tree(stage.workspace)
-    assert sorted(tree) == [b"before.txt", b"half", b"half/log"]
-    return tree
-
-
-def advance(stage: Any, epoch: int, then: Callable[[Any], Any] | None = None) -> None:
-    """Another session's driver: takes the Space over with its own epoch, and works in it."""
-
-    async def run() -> None:
-        client = SpaceClient(Address(stage.daemon.target), Floor(epoch, new_incarnation()))
-        try:
-            space = await client.advance(await client.info())
-            if then is not None:
-                await then(space)
-        finally:
-            await client.close()
-
-    asyncio.run(run())
-
-
 # ---- the daemon
 
 
@@ -90,7 +47,7 @@ def test_a_daemon_killed_in_mid_command_is_not_noticed(slow: Slow) -> None:
         drive = driver.wait()
     assert (drive.code, drive.recoveries()) == (0, []), drive
     assert slow.starts == 1
-    check_promises(stage.log, stage.workspace, expected(stage))
+    slow.check()
 
 
 def test_a_daemon_killed_under_a_dead_driver_loses_nothing(slow: Slow) -> None:
@@ -104,7 +61,7 @@ def test_a_daemon_killed_under_a_dead_driver_loses_nothing(slow: Slow) -> None:
     assert drive.code == 0, drive
     assert drive.recoveries()[0][0] in ("reattached", "replayed")
     assert slow.starts == 1
-    check_promises(stage.log, stage.workspace, expected(stage))
+    slow.check()
 
 
 # ---- the command of a dead driver
@@ -124,7 +81,7 @@ def test_five_drivers_die_in_one_command_and_it_starts_once(slow: Slow) -> None:
     (last,) = stage.to_the_end(first_epoch=6)
     assert last.code == 0, last
     assert slow.starts == 1
-    check_promises(stage.log, stage.workspace, expected(stage))
+    slow.check()
 
 
 def test_a_command_that_ended_without_a_driver_is_replayed(slow: Slow) -> None:
@@ -135,7 +92,7 @@ def test_a_command_that_ended_without_a_driver_is_replayed(slow: Slow) -> None:
     (drive,) = stage.to_the_end(first_epoch=2)
     assert (drive.code, drive.recoveries()) == (0, [("replayed", "ExitRecorded")]), drive
     assert slow.starts == 1
-    check_promises(stage.log, stage.workspace, expected(stage))
+    slow.check()
 
 
 def test_a_command_that_a_newer_epoch_killed_is_undone_and_runs_again(slow: Slow) -> None:
@@ -148,7 +105,7 @@ def test_a_command_that_a_newer_epoch_killed_is_undone_and_runs_again(slow: Slow
     (drive,) = stage.to_the_end(first_epoch=3)
     assert (drive.code, drive.recoveries()) == (0, [("reverted", "CommandKilled")]), drive
     assert slow.starts == 2
-    check_promises(stage.log, stage.workspace, expected(stage))
+    slow.check()
 
 
 # ---- the Space is lost
@@ -173,7 +130,7 @@ def test_a_lost_space_comes_back_from_the_log_alone(slow: Slow, crash: str, reco
     stage.daemon.replace()
     (drive,) = stage.to_the_end(first_epoch=2)
     assert (drive.code, drive.recoveries()) == (0, [recovery]), drive
-    check_promises(stage.log, stage.workspace, expected(stage))
+    slow.check()
 
 
 def test_a_space_lost_under_a_live_driver_halts_it_and_the_next_one_rebuilds(slow: Slow) -> None:
@@ -188,7 +145,7 @@ def test_a_space_lost_under_a_live_driver_halts_it_and_the_next_one_rebuilds(slo
     slow.open_gate()
     (drive,) = stage.to_the_end(first_epoch=2)
     assert (drive.code, drive.recoveries()) == (0, [("reimaged", "OtherInstance")]), drive
-    check_promises(stage.log, stage.workspace, expected(stage))
+    slow.check()
 
 
 def test_a_space_lost_in_the_middle_of_a_restore_is_restored_from_the_log(slow: Slow) -> None:
@@ -205,7 +162,7 @@ def test_a_space_lost_in_the_middle_of_a_restore_is_restored_from_the_log(slow: 
         assert driver.wait().killed
     (drive,) = stage.to_the_end(first_epoch=4)
     assert (drive.code, drive.recoveries()) == (0, [("reimaged", "DecisionRecorded")]), drive
-    check_promises(stage.log, stage.workspace, expected(stage))
+    slow.check()
 
 
 # ---- others in the Space
@@ -309,7 +266,7 @@ def test_a_driver_that_wakes_after_a_newer_one_adds_nothing(slow: Slow, point: s
         drive = old.wait()
     assert drive.code == 75, drive
     assert digest(stage) == before
-    check_promises(stage.log, stage.workspace, expected(stage))
+    slow.check()
 
 
 def digest(stage: Any) -> tuple[Any, ...]:
@@ -328,7 +285,7 @@ def test_of_two_drivers_with_one_epoch_one_goes_on(slow: Slow) -> None:
             assert second.wait().code == 75
         slow.open_gate()
         assert first.wait().code == 0
-    check_promises(stage.log, stage.workspace, expected(stage))
+    slow.check()
 
 
 # ---- limits and names
@@ -410,10 +367,3 @@ steps:
     assert (drive.code, drive.recoveries()) == (0, [("reverted", "CommandKilled")]), drive
     check_promises(stage.log, stage.workspace, read_tree(stage.workspace))
     assert sorted(read_tree(stage.workspace)) == [b"d", b"d/f"]
-
-
-def until_exists(path: Path) -> None:
-    until = time.monotonic() + 20
-    while not path.exists():
-        assert time.monotonic() < until, f"{path} never came"
-        time.sleep(0.01)

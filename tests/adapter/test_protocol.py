@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from slow_session import Slow, advance, until_exists
 
 from durable_base.floor import Floor, new_incarnation
 from durable_harness.inspect import LogReader
 from durable_spaces import LocalSpaces
-from durable_spaces.client import Address, SpaceClient
 from durable_spaces.document import CUA_SPACE
 from durable_spaces.limits import KEEPS_CHANGING
 from durable_spaces.spaces import daemon_pid
@@ -26,31 +24,6 @@ from durable_spaces.testing import DriverProcess, check_promises, read_image, re
 
 MakeStage = Callable[..., Any]
 BOOT = "from durable_space import identity\nidentity.boot_id = lambda: '{}' * 16\n"
-
-
-@dataclass
-class Slow:
-    """One write, then one command that counts its starts and waits at a gate; both of these lie where nothing is undone."""
-
-    stage: Any
-    folder: Path
-
-    @property
-    def starts(self) -> int:
-        path = self.folder / "starts"
-        return len(path.read_text().splitlines()) if path.exists() else 0
-
-    def open_gate(self) -> None:
-        (self.folder / "gate").touch()
-
-    def check(self) -> None:
-        """As without a crash."""
-        workspace = self.stage.workspace
-        assert (workspace / "before.txt").read_text() == "kept\n"
-        assert (workspace / "half" / "log").read_text() == "end\n"
-        tree = read_tree(workspace)
-        assert sorted(tree) == [b"before.txt", b"half", b"half/log"]
-        check_promises(self.stage.log, workspace, tree)
 
 
 def script_of(folder: Path) -> str:
@@ -267,6 +240,17 @@ def test_a_command_outlives_drivers_and_a_daemon_that_dies_between_move_and_kill
 # ---- directories and times
 
 
+def killed_and_run_again(stage: Any, folder: Path, point: str) -> None:
+    """The driver dies at `point`; once the command has made `made` a newer epoch kills it; it runs again with the gate open."""
+    with stage.driver(1, point) as driver:
+        driver.wait()
+    until_exists(folder / "made")
+    advance(stage, 2)
+    (folder / "gate").touch()
+    (drive,) = stage.to_the_end(first_epoch=3)
+    assert (drive.code, drive.recoveries()) == (0, [("reverted", "CommandKilled")]), drive
+
+
 def test_folders_that_a_killed_command_made_are_gone_before_it_runs_again(
     make_stage: MakeStage, tmp_path: Path
 ) -> None:
@@ -280,13 +264,7 @@ steps:
   - answer: Done.
 """
     )
-    with stage.driver(1, "adapter.command_started") as driver:
-        driver.wait()
-    until_exists(tmp_path / "made")
-    end_everything(stage, 2)
-    (tmp_path / "gate").touch()
-    (drive,) = stage.to_the_end(first_epoch=3)
-    assert (drive.code, drive.recoveries()) == (0, [("reverted", "CommandKilled")]), drive
+    killed_and_run_again(stage, tmp_path, "adapter.command_started")
     tree = read_tree(stage.workspace)
     assert sorted(tree) == [b"a", b"a/b", b"a/b/c", b"a/b/f", b"d"]
     check_promises(stage.log, stage.workspace, tree)
@@ -311,36 +289,10 @@ steps:
 """,
         seed,
     )
-    with stage.driver(1, "adapter.command_started:2") as driver:
-        driver.wait()
-    until_exists(tmp_path / "made")
-    end_everything(stage, 2)
-    (tmp_path / "gate").touch()
-    (drive,) = stage.to_the_end(first_epoch=3)
-    assert (drive.code, drive.recoveries()) == (0, [("reverted", "CommandKilled")]), drive
+    killed_and_run_again(stage, tmp_path, "adapter.command_started:2")
     assert (stage.workspace / "log").read_text() == "built\n"
     assert subprocess.run(["make", "-q"], cwd=stage.workspace, check=False).returncode == 0
     check_promises(stage.log, stage.workspace, read_tree(stage.workspace))
-
-
-def end_everything(stage: Any, epoch: int) -> None:
-    """A newer driver that adopts nothing, and does no more."""
-
-    async def run() -> None:
-        client = SpaceClient(Address(stage.daemon.target), Floor(epoch, new_incarnation()))
-        try:
-            await client.advance(await client.info())
-        finally:
-            await client.close()
-
-    asyncio.run(run())
-
-
-def until_exists(path: Path) -> None:
-    deadline = time.monotonic() + 20
-    while not path.exists():
-        assert time.monotonic() < deadline, f"{path} never came"
-        time.sleep(0.01)
 
 
 # ---- files that change under the reader

@@ -17,22 +17,13 @@ from durable_harness.env import ExecError, ExecutionEnv, FileError, Line, Spill
 from durable_spaces._commands import CommandEnd, CommandSpec, Sinks
 from durable_spaces.client import Address, Deadlines, FencedSpace, SpaceClient
 from durable_spaces.env import SpaceExecutionEnv
+from durable_spaces.testing import WithoutSession
 
 EPOCHS = itertools.count(1)
 
 
-class Direct:
-    """Lets everything through; each command has an id of its own."""
-
-    def __init__(self, space: FencedSpace) -> None:
-        self._space = space
-        self._numbers = itertools.count()
-
-    async def reading(self) -> None:
-        pass
-
-    async def changing(self) -> None:
-        pass
+class Direct(WithoutSession):
+    """Its commands outlive a caller that is cancelled."""
 
     async def execute(self, spec: CommandSpec, sinks: Sinks) -> tuple[str, CommandEnd]:
         request_id = f"test/1:0:{next(self._numbers)}@{self._space.own.epoch}"

@@ -10,31 +10,12 @@ import pytest
 
 from durable_base.floor import Floor, new_incarnation
 from durable_harness.testing.env_conformance import CHECKS, Check, MakeEnv
-from durable_spaces._commands import CommandEnd, CommandSpec, Sinks
-from durable_spaces._conduct import run_with_caller
 from durable_spaces.client import Address
 from durable_spaces.cua import CuaSpaceClient, HelperSpace
 from durable_spaces.env import SpaceExecutionEnv
+from durable_spaces.testing import WithoutSession
 
 EPOCHS = itertools.count(1)
-
-
-class WithCaller:
-    """No session: every command has an id of its own and ends with its caller."""
-
-    def __init__(self, space: HelperSpace) -> None:
-        self._space = space
-        self._numbers = itertools.count()
-
-    async def reading(self) -> None:
-        pass
-
-    async def changing(self) -> None:
-        pass
-
-    async def execute(self, spec: CommandSpec, sinks: Sinks) -> tuple[str, CommandEnd]:
-        request_id = f"{id(self):x}/1:0:{next(self._numbers)}@{self._space.own.epoch}"
-        return request_id, await run_with_caller(self._space.commands, spec, request_id, sinks)
 
 
 @pytest.fixture
@@ -56,7 +37,7 @@ def make_env(space: HelperSpace, theirs) -> MakeEnv:
     async def make(*, variables: Mapping[str, str] | None = None, shell: str | None = None) -> SpaceExecutionEnv:
         name = f"env-{space.own.epoch}-{next(made)}"
         (theirs.workspace / name).mkdir()
-        return SpaceExecutionEnv(space, WithCaller(space), name, env=variables, shell=shell)
+        return SpaceExecutionEnv(space, WithoutSession(space), name, env=variables, shell=shell)
 
     return make
 

@@ -192,7 +192,7 @@ async def test_a_space_without_a_home_folder_needs_one_to_be_named(tmp_path: Pat
 
 
 async def test_a_folder_in_the_workspace_is_the_callers_error(cua: RealDaemon, tmp_path: Path) -> None:
-    for workspace, folder in (("/work", "/work/own"), ("/work", "own"), ("work", None), ("/work", "/work")):
+    for workspace, folder in (("/space", "/space/own"), ("/space", "own"), ("space", None), ("/space", "/space")):
         with pytest.raises(UsageError):
             CuaSpaceClient(Address(cua.address), Floor(1, new_incarnation()), workspace=workspace, folder=folder)
 
