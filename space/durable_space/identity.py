@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from durable_base.errors import UsageError
-from durable_space import procfs
+from durable_space import mounts, procfs
 from durable_space.unix_sockets import HANDOVER_SECONDS, PAUSE_SECONDS, peer_of
 
 _NETWORK_FILE_SYSTEMS = {"nfs", "nfs4", "cifs", "smb3", "smbfs", "ceph", "glusterfs", "lustre", "afs", "9p2000.L"}
@@ -96,17 +96,13 @@ def _listener(name: str) -> str:
 
 
 def file_system_of(path: Path) -> str:
-    """Type of the mount that holds `path`, as in /proc/self/mountinfo; empty if unknown."""
-    target = os.path.realpath(path)
-    best, kind = -1, ""
+    """Type of the mount that holds `path`; empty if unknown."""
+    target = os.fsencode(os.path.realpath(path))
+    best, found = b"", b""
     try:
-        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+        for place, kind in mounts.table():
+            if mounts.is_inside(target, place) and len(place) >= len(best):
+                best, found = place, kind
     except OSError:
         return ""
-    for line in lines:
-        left, _, right = line.partition(" - ")
-        mount = left.split()[4].encode().decode("unicode_escape")
-        inside = target == mount or target.startswith(mount.rstrip("/") + "/")
-        if inside and len(mount) >= best:
-            best, kind = len(mount), right.split()[0]
-    return kind
+    return found.decode()

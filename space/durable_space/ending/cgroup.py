@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from durable_base.crash import crash_point
+from durable_space import mounts
 
 PREFIX = "durable-space-"
 
@@ -126,20 +127,13 @@ def _remove(group: Path) -> None:
 
 def find_root() -> Path | None:
     """Our own place in a cgroup v2 that we may extend and whose kernel knows `cgroup.kill`; tried, not guessed."""
-    for mount in _mounts():
-        root = mount / _own_path().lstrip("/")
+    for place, kind in mounts.table():
+        if kind != b"cgroup2":
+            continue
+        root = Path(os.fsdecode(place)) / _own_path().lstrip("/")
         if _works(root):
             return root
     return None
-
-
-def _mounts() -> list[Path]:
-    found = []
-    for line in Path("/proc/self/mountinfo").read_text().splitlines():
-        left, _, right = line.partition(" - ")
-        if right.startswith("cgroup2 "):
-            found.append(Path(left.split()[4]))
-    return found
 
 
 def _own_path() -> str:

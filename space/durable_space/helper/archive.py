@@ -15,7 +15,8 @@ from importlib.resources import files
 
 MODULES = (
     "durable_base", "durable_base.crash", "durable_base.files", "durable_base.floor", "durable_base.handles",
-    "durable_space", "durable_space.files", "durable_space.gate", "durable_space.paths", "durable_space.procfs",
+    "durable_space", "durable_space.files", "durable_space.gate", "durable_space.mounts",
+    "durable_space.paths", "durable_space.procfs",
     "durable_space.refusal", "durable_space.staging",
     "durable_space.workspace", "durable_space.workspace.apply", "durable_space.workspace.entries",
     "durable_space.workspace.hashes", "durable_space.workspace.places", "durable_space.workspace.scan",

@@ -13,9 +13,10 @@ in a container with processes of its own.
 from __future__ import annotations
 
 import os
-import re
 import time
 from dataclasses import dataclass
+
+from durable_space import mounts
 
 STAMPING = frozenset((b"ext2", b"ext3", b"ext4", b"xfs", b"btrfs", b"f2fs", b"bcachefs", b"overlay"))
 ROUNDS_MAX = 50  # of looks for processes that came meanwhile, before the look counts for nothing
@@ -39,7 +40,7 @@ class Look:
         place = os.path.join(self.root, path)
         if not self.whole or inode in self.inodes or place in self.paths:
             return False
-        return next((stamps for mount, stamps in self.mounts if _inside(place, mount)), False)
+        return next((stamps for mount, stamps in self.mounts if mounts.is_inside(place, mount)), False)
 
 
 def look(root: bytes) -> Look:
@@ -98,18 +99,13 @@ def _read(path: str) -> bytes:
 
 
 def _mounts(root: bytes) -> tuple[tuple[bytes, bool], ...]:
-    found: dict[bytes, bool] = {}
     try:
-        lines = _read("/proc/self/mountinfo").splitlines()
+        listed = mounts.table()
     except OSError:
         return ()
-    for line in lines:  # a later mount hides an earlier one at the same place
-        fields, _, source = line.partition(b" - ")
-        place = re.sub(rb"\\([0-7]{3})", lambda code: bytes([int(code[1], 8)]), fields.split(b" ")[4])
-        if _inside(place, root) or _inside(root, place):
-            found[place] = source.split(b" ", 1)[0] in STAMPING
+    found = {
+        place: kind in STAMPING
+        for place, kind in listed
+        if mounts.is_inside(place, root) or mounts.is_inside(root, place)
+    }
     return tuple(sorted(found.items(), key=lambda mount: -len(mount[0])))
-
-
-def _inside(path: bytes, folder: bytes) -> bool:
-    return path == folder or path.startswith(folder.rstrip(b"/") + b"/")
