@@ -1,4 +1,4 @@
-"""Durable file writes, in one place, so that each call says what it survives and a test can record them.
+"""Durable file writes, in one place, so that each call says what it survives and a test can record them; and room for them.
 
 `write_atomic(sync=False)`: survives SIGKILL of any process, whole or not at all; not power loss.
 `write_atomic(sync=True)`: survives power loss as well: file, then rename, then folder are synced.
@@ -40,3 +40,9 @@ def write_atomic(path: str | os.PathLike[str], data: bytes, *, sync: bool = True
         raise
     if sync:
         sync_folder(target.parent)
+
+
+def free_bytes(folder: str | os.PathLike[str]) -> int:
+    """What this user can still write on the disk of `folder`. Raise OSError."""
+    disk = os.statvfs(folder)
+    return disk.f_bavail * disk.f_frsize

@@ -15,9 +15,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from durable_base.crash import crash_point
+from durable_base.files import free_bytes
 from durable_coordinator.facts import DaemonFacts, PodPhase, SpacePod
 from durable_coordinator.spec_space import SpaceSpec
-from durable_local import layout, placement, process
+from durable_local import placement, process
 from durable_local.environment import space_environment
 from durable_local.events import Listener, now_event
 from durable_local.layout import Home, StateError
@@ -163,7 +164,7 @@ class Daemon:
 
     def _refuse_full_disk(self) -> None:
         """Nothing could be written down then, not even how it ended: the disk is what to tell, once and at once."""
-        if (free := layout.free_bytes(self._home.path)) < _FULL_BYTES:
+        if (free := free_bytes(self._home.path)) < _FULL_BYTES:
             raise StateError(
                 f"{self._home.path}: the disk is full ({free >> 10} KiB free), so the Space can't start. Make room there (its "
                 "commands need 32 MiB free), and run the same command again."

@@ -100,12 +100,6 @@ def check_readable(folder: Path) -> None:
         raise unusable(folder, error) from error
 
 
-def free_bytes(folder: Path) -> int:
-    """What this user can still write on the disk of `folder`."""
-    disk = os.statvfs(folder)
-    return disk.f_bavail * disk.f_frsize
-
-
 def private_folder(path: Path) -> None:
     """Make it for this user alone. Raise UsageError if it is somebody else's."""
     path.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from durable_base.files import write_atomic
+from durable_base.files import free_bytes, write_atomic
 from durable_base.floor import Floor
 from durable_space import _record, layout, output
 from durable_space.config import Limits
@@ -274,8 +274,7 @@ class Commands:
             running = sum(1 for observed in self.open() if not observed.state.final)
             if running >= self._limits.open_commands:
                 raise limit(f"{running} commands are open: end some, or raise --open-commands-max")
-        space = os.statvfs(self.data)
-        if space.f_bavail * space.f_frsize < self._limits.free_bytes:
+        if free_bytes(self.data) < self._limits.free_bytes:
             raise disk_full(
                 f"{self.data}: less than {self._limits.free_bytes >> 20} MiB free: free some space; nothing was started"
             )

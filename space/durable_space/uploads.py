@@ -8,7 +8,6 @@ for so long, and no more bytes than leave the disk its reserve.
 
 from __future__ import annotations
 
-import os
 import secrets
 import tempfile
 import threading
@@ -18,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TypeVar
 
+from durable_base.files import free_bytes
 from durable_base.floor import Floor
 from durable_space.config import Limits
 from durable_space.refusal import Code, Reason, Refused, disk_full, invalid, limit, stale
@@ -74,9 +74,8 @@ class Uploads:
             raise invalid(f"upload_id has at most {ID_BYTES_MAX} bytes")
         with self._lock:
             self._drop_old()
-            if (
-                owner != self._floor()
-            ):  # it rose since the caller was admitted: what is made now would be dropped by nobody
+            if owner != self._floor():
+                # It rose since the caller was admitted: what is made now would be dropped by nobody.
                 raise stale(owner, self._floor())
             known = self._open.get(upload_id)
             if known is not None:
@@ -163,8 +162,7 @@ class Uploads:
                     upload.turn.release()
 
     def _need_room(self, size: int) -> None:
-        space = os.statvfs(self._folder)
-        if space.f_bavail * space.f_frsize - size < self._limits.free_bytes:
+        if free_bytes(self._folder) - size < self._limits.free_bytes:
             raise disk_full(
                 f"{self._folder}: less than {self._limits.free_bytes >> 20} MiB would be free: free some space"
             )

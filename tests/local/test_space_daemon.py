@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from durable_coordinator.spec_space import SpaceSpec
-from durable_local import layout, placement
+from durable_local import placement
 from durable_local.daemon import Daemon
 from durable_local.events import Event
 from durable_local.layout import StateError, session_home
@@ -22,7 +22,7 @@ def test_one_that_left_no_trace_is_told_as_a_full_disk_if_it_is_one(
     run.mkdir(parents=True)
     (run / "claim").write_text(json.dumps({"uid": "u", "pid": 1, "start": 1, "boot": "of another time"}))
     if full:
-        monkeypatch.setattr(layout, "free_bytes", lambda folder: 4096)
+        monkeypatch.setattr("durable_local.daemon.free_bytes", lambda folder: 4096)
     told: list[Event] = []
     daemon = Daemon(home, "s", 1, SpaceSpec(), told.append)
     if full:
