@@ -4,8 +4,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# Each test goes to whoever is free.
-WORKERS := -n auto --maxprocesses 4 --dist loadgroup
+# The tests of a file stay together: what they share is made once.
+WORKERS := -n auto --maxprocesses 4 --dist loadfile
 TESTBED := PYTHONPATH=tests/testbed $(BIN)/python -m durable_testbed
 
 # Of `make images`: where the images will be pushed, and what builds them (docker, podman, buildah).

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import msgspec
 
@@ -36,6 +37,8 @@ from durable_operator.secrets import Install
 from durable_operator.settings import Settings
 from durable_operator.space_client import ask_daemon
 from durable_operator.space_pod import space_hash
+
+PodT = TypeVar("PodT", DriverFacts, SpacePod)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,10 +184,7 @@ class Reader:
         pinned = status.driver.image if status.driver is not None else ""
         made_of = driver_hash(spec, driver_image(spec, pinned, self._settings.driver_image))
         facts = driver_facts(pod, heard=stream.heard(), spec_hash=made_of, node_unreachable_seconds=unreachable)
-        if facts.waiting_reason != "VolumeUnavailable":
-            return facts
-        message, stuck = await unbound_claim(self._kube, pod, facts.waiting_message)
-        return replace(facts, waiting_message=message, stuck=stuck)
+        return await self._with_its_claim(pod, facts)
 
     async def _others(
         self, key: Key, spec: SessionSpec, status: SessionStatus, *, over: bool
@@ -207,6 +207,10 @@ class Reader:
         unreachable = await self._unreachable(pod)
         made_of = space_hash(spec, spec.image or self._settings.space_image)
         facts = space_pod(pod, spec_hash=made_of, node_unreachable_seconds=unreachable)
+        return await self._with_its_claim(pod, facts)
+
+    async def _with_its_claim(self, pod: Json, facts: PodT) -> PodT:
+        """With what the claim itself tells, where the pod waits for one."""
         if facts.waiting_reason != "VolumeUnavailable":
             return facts
         message, stuck = await unbound_claim(self._kube, pod, facts.waiting_message)

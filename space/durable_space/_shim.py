@@ -262,9 +262,8 @@ class Shim:
         if self._namespace and self._status is None:
             self._status = self._namespace.status()
             if self._status is None and self._childless:
-                self._status = (
-                    signal.SIGKILL
-                )  # init died first, so the kernel ended the command as it ends all in there
+                # Init died first, so the kernel ended the command as it ends all in there.
+                self._status = signal.SIGKILL
 
     def _keep_deadline(self) -> None:
         """SIGTERM to the group, then SIGKILL to everything below this shim, whether the command itself lives or not. Kept by

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from durable_base.errors import UsageError
 from durable_harness.inspect import LogReader
 
 REPOSITORY = Path(__file__).parents[2]
@@ -109,7 +110,11 @@ class Run:
         status = self.status()
         if status["epoch"] <= above or self.condition("Ready").get("reason") != "Driving":
             return ""
-        with self.log() as log:
+        try:
+            opened = self.log()
+        except UsageError:  # the first driver runs, and has not made it yet
+            return ""
+        with opened as log:
             self._note(log)
             return status["driver"]["pod"] if log.floor.epoch == status["epoch"] else ""
 
