@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Mapping
@@ -16,6 +15,7 @@ from typing import TypeVar
 
 from durable_base.files import sync_folder, write_atomic
 from durable_base.handles import open_regular
+from durable_base.trees import remove_tree
 from durable_harness.env import FileCode, FileError, FileInfo, FileKind, Line
 
 T = TypeVar("T")
@@ -122,7 +122,7 @@ def remove(target: str, *, recursive: bool, force: bool) -> None:
     if not directory:
         os.unlink(target)
     elif recursive:
-        shutil.rmtree(target)
+        remove_tree(target)
     else:
         raise FileError("is_directory", target, "is a directory; remove it recursively")
 

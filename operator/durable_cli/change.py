@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from durable_base.errors import UsageError
+from durable_base.trees import remove_tree
 from durable_cli.options import STATE
 from durable_coordinator.spec_session import SessionSpec
 from durable_coordinator.status import Condition, SessionStatus, condition, from_dict
@@ -134,7 +135,7 @@ def _forget(name: str, home: Home) -> None:
             if socket.parent != home.generation(generation).absolute():
                 shutil.rmtree(socket.parent, ignore_errors=True)
         try:
-            shutil.rmtree(home.path)
+            remove_tree(home.path)
         except OSError as error:
             raise unusable(home.path, error) from error
     finally:

@@ -20,6 +20,7 @@ import yaml
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from durable_base.errors import UsageError
+from durable_base.trees import remove_tree
 from durable_cli.arguments import LogArguments
 from durable_cli.chaos_run import ChaosRun, Result, judge
 from durable_cli.files import read_manifests
@@ -99,7 +100,7 @@ def campaign(path: Path, state: Path, output: str, *, seed: int | None, runs: in
         result = ChaosRun(path, folder / f"seed-{number}", subject.session, subject.steps, _ignore, stop).run(number)
         judge(result, subject.session, undisturbed)
         if not result.problems:
-            shutil.rmtree(result.state)
+            remove_tree(result.state)
         return result
 
     results = []

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 COMMAND_OOM_SCORE = 500
-# What is handled or ignored in the shim, the command would ignore too.
-_DEFAULT_SIGNALS = [signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD, signal.SIGINT, signal.SIGTERM, signal.SIGALRM]
+# A command starts with nothing ignored and nothing blocked, whatever the daemon was started under (`nohup`) and the shim does.
+_DEFAULT_SIGNALS = sorted(signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP})
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +58,7 @@ def spawn(launch: Launch, stdin: int, stdout: int, stderr: int) -> int:
                 file_actions=[(os.POSIX_SPAWN_DUP2, fd, place) for place, fd in enumerate((stdin, stdout, stderr))],
                 setpgroup=0,
                 setsigdef=_DEFAULT_SIGNALS,
+                setsigmask=[],
             )
     except OSError as error:
         raise SpawnError(f"cannot start {launch.command}: {error.strerror}") from None
@@ -114,6 +115,7 @@ def _exec_as(
         signal.set_wakeup_fd(-1)
         for number in _DEFAULT_SIGNALS:
             signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
         for place, fd in enumerate(fds):
             os.dup2(fd, place)
         os.setgroups(groups)

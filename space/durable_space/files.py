@@ -16,7 +16,6 @@ import itertools
 import os
 import pwd
 import secrets
-import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -28,6 +27,7 @@ from typing import IO
 from durable_base.crash import crash_point
 from durable_base.files import sync_folder
 from durable_base.handles import open_regular
+from durable_base.trees import remove_tree
 from durable_space.gate import Caller, Fence
 from durable_space.refusal import Code, Reason, Refused, invalid, of_os_error
 from durable_space.staging import Staging
@@ -129,7 +129,7 @@ class Files:
             if not stat.S_ISDIR(status.st_mode):
                 os.unlink(path)
             elif recursive:
-                shutil.rmtree(path)
+                remove_tree(path)
             else:
                 os.rmdir(path)
 

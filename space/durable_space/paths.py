@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from durable_space.refusal import invalid
+from durable_space.refusal import Code, Reason, Refused, invalid
 
 PATH_BYTES_MAX = 4096  # the kernel's
 
@@ -22,6 +22,20 @@ def absolute(text: str, workspace: Path) -> str:
     if text == "~" or text.startswith("~/"):
         text = os.path.expanduser(text)
     return os.path.normpath(os.path.join(workspace, text))
+
+
+def not_the_root(path: str, workspace: Path) -> str:
+    """The absolute path as it is. Raise Refused: the workspace itself, or a folder that it lies in, would go."""
+    folder, name = os.path.split(path)
+    if workspace.is_relative_to(os.path.join(os.path.realpath(folder), name)):
+        raise Refused(
+            Code.INVALID_ARGUMENT,
+            Reason.UNSPECIFIED,
+            f"{path}: is the workspace, or holds it, and must stay: name what is in it",
+            condition="WorkspaceRoot",
+            metadata={"path": path},
+        )
+    return path
 
 
 def _of_url(text: str) -> str:

@@ -14,6 +14,7 @@ from pathlib import Path
 from durable_base.crash import crash_point
 from durable_base.errors import UsageError
 from durable_base.files import sync_folder, write_atomic
+from durable_base.trees import remove_tree
 
 MARKER = "seeded"
 _UNFINISHED = ".durable-seed"
@@ -40,7 +41,7 @@ def fill(source: Path, workspace: Path, data: Path | None) -> int | None:
     for name in sorted(os.listdir(unfinished)):
         target = workspace / name
         if target.is_dir() and not target.is_symlink():
-            shutil.rmtree(target)
+            remove_tree(target)
         os.rename(unfinished / name, target)
     unfinished.rmdir()
     if data is not None:

@@ -112,11 +112,11 @@ class Client:
 
     def start(
         self, request_id: str, command: str | Sequence[str], *, env: Mapping[str, str] | None = None, cwd: str = "",
-        timeout: float | None = None, stdin: bool = False, keep_bytes: int = 0, tag: str | None = None,
+        user: str = "", timeout: float | None = None, stdin: bool = False, keep_bytes: int = 0, tag: str | None = None,
     ) -> Iterator[cua.ProcessEvent]:  # fmt: skip
         """A str goes to /bin/sh. The first event is awaited: the command runs, or could not be started."""
         words = ["/bin/sh", "-c", command] if isinstance(command, str) else list(command)
-        config = cua.ProcessConfig(command=words[0], args=words[1:], env=env or {}, cwd=cwd)
+        config = cua.ProcessConfig(command=words[0], args=words[1:], env=env or {}, cwd=cwd, user=user)
         if timeout is not None:
             config.timeout.FromNanoseconds(int(timeout * 1e9))
         epoch = int(dict(self.metadata).get("durable-epoch", 0))

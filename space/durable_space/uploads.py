@@ -103,6 +103,14 @@ class Uploads:
             _check_open(upload)
             upload.used = time.monotonic()
             if offset < upload.received and offset + len(data) <= upload.received:
+                upload.content.seek(offset)
+                if upload.content.read(len(data)) != data:
+                    raise Refused(
+                        Code.FAILED_PRECONDITION,
+                        Reason.OFFSET_MISMATCH,
+                        f"other bytes than these came at offset {offset} before: abort the upload and begin anew",
+                        metadata={"expected_offset": str(upload.received)},
+                    )
                 return upload, True
             if offset != upload.received:
                 raise Refused(

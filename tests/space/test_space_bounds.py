@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -39,6 +40,23 @@ def test_uploads_of_an_older_driver_are_never_committed(make_daemon: Callable[..
     assert (told.code, told.reason) == ("NOT_FOUND", "SESSION_NOT_FOUND")
     assert list(daemon.workspace.iterdir()) == []
     assert second.call(second.filesystem.BeginUpload, begun).received_bytes == 0
+
+
+def test_chunk_that_came_before_is_known_by_its_bytes(shared: Client) -> None:
+    """Not by its offset alone: what a client sends twice must be the same, or it would commit what it did not send."""
+    begun = fs.BeginUploadRequest(upload_id="twice", header=fs.WriteFileHeader(path="twice"))
+    shared.call(shared.filesystem.BeginUpload, begun)
+    send = lambda data, offset=0: shared.call(  # noqa: E731
+        shared.filesystem.UploadChunk, fs.UploadChunkRequest(upload_id="twice", data=data, offset=offset)
+    )
+    assert not send(b"one ").duplicate
+    assert not send(b"two", 4).duplicate
+    assert send(b"ne t", 1).duplicate
+    told = refusal(lambda: send(b"xxx", 1))
+    assert (told.code, told.reason) == ("FAILED_PRECONDITION", "OFFSET_MISMATCH")
+    assert not send(b" three", 7).duplicate
+    done = shared.call(shared.filesystem.CommitUpload, fs.CommitUploadRequest(upload_id="twice"))
+    assert done.sha256 == hashlib.sha256(b"one two three").hexdigest()
 
 
 def held_files(daemon: LocalDaemon) -> int:

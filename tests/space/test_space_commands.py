@@ -236,6 +236,25 @@ def test_commands_see_neither_secrets_nor_crash_points(make_daemon: Callable[...
     assert "SPACE_COMMAND_ID=" in shown
 
 
+@pytest.mark.parametrize("user", ["", "nobody"])
+def test_command_ignores_and_blocks_no_signal_whatever_the_daemon_does(
+    make_daemon: Callable[..., LocalDaemon], user: str
+) -> None:
+    """As under `nohup`, and in a service manager that blocks some."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    try:
+        client = make_daemon().start()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    shown = client.run("own", ["cat", "/proc/self/status"], user=user, cwd="/").stdout.decode()
+    fields = dict(line.split(":\t", 1) for line in shown.splitlines())
+    its_own = ~(0b11 << 31)  # the C library's, which each program of it sets for itself
+    assert [int(fields[name], 16) & its_own for name in ("SigIgn", "SigBlk", "SigCgt")] == [0, 0, 0]
+    assert fields["Uid"].split()[0] == ("65534" if user else str(os.getuid()))
+
+
 def test_command_works_in_the_workspace_or_where_it_asks(shared: Client, shared_daemon: LocalDaemon) -> None:
     assert shared.run("pwd", ["pwd"]).stdout.decode().strip() == str(shared_daemon.workspace)
     (shared_daemon.workspace / "below").mkdir()

@@ -271,3 +271,10 @@ def test_path_in_all_spellings(monkeypatch: pytest.MonkeyPatch, text: str, path:
 def test_path_that_is_none(text: str) -> None:
     with pytest.raises(Refused):
         paths.absolute(text, Path("/w"))
+
+
+def test_a_folder_that_a_command_nested_deep_can_be_removed(shared: Client) -> None:
+    nest = "import os\nos.mkdir('deep'); os.chdir('deep')\nfor _ in range(3000): os.mkdir('d'); os.chdir('d')"
+    assert shared.run("nest", ["python3", "-c", nest]).end.exit_code == 0
+    shared.call(shared.filesystem.Remove, fs.RemoveRequest(path="deep", recursive=True))
+    assert refusal(lambda: shared.call(shared.filesystem.Stat, fs.StatRequest(path="deep"))).code == "NOT_FOUND"

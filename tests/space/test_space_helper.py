@@ -276,6 +276,18 @@ def test_paths_that_leave_the_workspace_are_refused_before_anything_changes(star
     assert os.listdir(root) == ["out"]
 
 
+@pytest.mark.parametrize("path", [".", "..", "/"])
+def test_the_workspace_stays_where_it_is(start: Start, root: Path, path: str) -> None:
+    (root / "f").write_text("x")
+    helper = start()
+    for request in (
+        {"op": "remove", "path": path, "recursive": True, "missing_ok": False},
+        {"op": "move", "path": path, "target": str(root.parent / "moved")},
+    ):
+        assert helper.exchange(request, b"").message["error"]["metadata"]["condition"] == "WorkspaceRoot"
+    assert os.listdir(root) == ["f"]
+
+
 # ---- its life
 
 

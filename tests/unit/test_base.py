@@ -13,6 +13,7 @@ import pytest
 from durable_base.crash import parse
 from durable_base.files import write_atomic
 from durable_base.floor import Admission, Floor, judge
+from durable_base.trees import LEVELS_MAX, remove_tree
 
 PROGRAM = (
     "from durable_base.crash import crash_point\nfor _ in range(3):\n    crash_point('a.b')\n    print('x', flush=True)"
@@ -71,3 +72,49 @@ def test_two_threads_that_write_one_path_do_not_meet(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
     assert len(set(target.read_bytes())) == 1
     assert target.stat().st_size == 10_000
+
+
+def nest(folder: Path, levels: int) -> None:
+    """Deeper than a path can say, with files and links on the way."""
+    top = os.open(folder, os.O_RDONLY)
+    for level in range(levels):
+        os.mkdir("d", dir_fd=top)
+        inner = os.open("d", os.O_RDONLY, dir_fd=top)
+        os.close(top)
+        top = inner
+        if level % 50 == 0:
+            os.symlink("..", "up", dir_fd=top)
+            os.close(os.open("f", os.O_CREAT, dir_fd=top))
+    os.close(top)
+
+
+@pytest.mark.parametrize("levels", [0, 1, LEVELS_MAX, LEVELS_MAX + 1, 3 * LEVELS_MAX, 5000])
+def test_a_tree_of_any_depth_is_removed(tmp_path: Path, levels: int) -> None:
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    nest(tree, levels)
+    remove_tree(tree)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_tree_with_many_deep_branches_is_removed(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    for number in range(5):
+        (tree / f"{number}").mkdir(parents=True)
+        nest(tree / f"{number}", 250)
+    remove_tree(tree)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_removing_a_tree_follows_no_symlink(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").touch()
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "link").symlink_to(tmp_path / "kept")
+    remove_tree(tmp_path / "tree")
+    (tmp_path / "link").symlink_to(tmp_path / "kept")
+    with pytest.raises(OSError, match="link"):
+        remove_tree(tmp_path / "link")
+    with pytest.raises(FileNotFoundError):
+        remove_tree(tmp_path / "tree")
+    assert (tmp_path / "kept" / "file").exists()

@@ -15,6 +15,7 @@ from importlib.resources import files
 
 MODULES = (
     "durable_base", "durable_base.crash", "durable_base.files", "durable_base.floor", "durable_base.handles",
+    "durable_base.trees",
     "durable_space", "durable_space.files", "durable_space.gate", "durable_space.mounts",
     "durable_space.paths", "durable_space.procfs",
     "durable_space.refusal", "durable_space.staging",

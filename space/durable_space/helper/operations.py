@@ -64,6 +64,9 @@ class Operations:
     def _path(self, arguments: Arguments, name: str = "path") -> str:
         return paths.absolute(arguments.text(name), self._root)
 
+    def _removable(self, arguments: Arguments) -> str:
+        return paths.not_the_root(self._path(arguments), self._root)
+
     # ---- files
 
     def _info(self, arguments: Arguments, body: IO[bytes]) -> Answer:
@@ -100,7 +103,7 @@ class Operations:
         return Answer()
 
     def _move(self, arguments: Arguments, body: IO[bytes]) -> Answer:
-        source, target = self._path(arguments), self._path(arguments, "target")
+        source, target = self._removable(arguments), self._path(arguments, "target")
         self._files.move(_DRIVER, source, target, overwrite=True, parents=False)
         return Answer()
 
@@ -111,7 +114,7 @@ class Operations:
 
     def _remove(self, arguments: Arguments, body: IO[bytes]) -> Answer:
         recursive, missing_ok = arguments.flag("recursive"), arguments.flag("missing_ok")
-        self._files.remove(_DRIVER, self._path(arguments), recursive=recursive, missing_ok=missing_ok)
+        self._files.remove(_DRIVER, self._removable(arguments), recursive=recursive, missing_ok=missing_ok)
         return Answer()
 
     def _make_temporary(self, arguments: Arguments, body: IO[bytes]) -> Answer:

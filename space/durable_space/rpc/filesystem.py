@@ -71,7 +71,7 @@ class FilesystemService(FilesystemServiceServicer):
         info = await self._runtime.run(
             self._files.move,
             caller,
-            self._not_the_root(self._path(request.source)),
+            self._removable(request.source),
             self._path(request.destination),
             overwrite=request.overwrite,
             parents=request.create_parents,
@@ -84,7 +84,7 @@ class FilesystemService(FilesystemServiceServicer):
         await self._runtime.run_long(
             self._files.remove,
             caller,
-            self._not_the_root(self._path(request.path)),
+            self._removable(request.path),
             recursive=request.recursive,
             missing_ok=request.missing_ok,
         )
@@ -198,18 +198,8 @@ class FilesystemService(FilesystemServiceServicer):
     def _path(self, text: str) -> str:
         return paths.absolute(text, self._runtime.workspace_root)
 
-    def _not_the_root(self, path: str) -> str:
-        """Raise Refused: the workspace itself, or a folder that it lies in, would go."""
-        folder, name = os.path.split(path)
-        if self._runtime.workspace_root.is_relative_to(os.path.join(os.path.realpath(folder), name)):
-            raise Refused(
-                Code.INVALID_ARGUMENT,
-                Reason.UNSPECIFIED,
-                f"{path}: is the workspace, or holds it, and must stay: name what is in it",
-                condition="WorkspaceRoot",
-                metadata={"path": path},
-            )
-        return path
+    def _removable(self, text: str) -> str:
+        return paths.not_the_root(self._path(text), self._runtime.workspace_root)
 
 
 def check_served(run_as: str = "", namespace: str = "", *, attributes: bool = False, bulk_slot: int = 0) -> None:
