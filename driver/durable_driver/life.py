@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from durable_base.crash import crash_point
 from durable_base.floor import Floor, new_incarnation
+from durable_base.stopping import STOP, take_stop
 from durable_driver.context import DriveContext, open_context
 from durable_driver.environment import DriveEnvironment
 from durable_driver.errors import StoppedError
@@ -83,8 +84,9 @@ class Life:
     def _begin(self) -> LifeServer:
         environment = self._environment
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in STOP:
             loop.add_signal_handler(number, self._signalled, number)
+        take_stop()
         # Before the log is opened: an open that takes long is not a freeze (rule 21).
         self._heartbeat.subscribe(self._beat)
         self._heartbeat.start()

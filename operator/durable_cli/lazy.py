@@ -11,15 +11,18 @@ from typing import Any
 import click
 
 from durable_base.errors import UsageError
+from durable_base.stopping import hold_stop
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`target` is `module:attribute`; `extra` is what `pip install 'durable-sessions[...]'` must have brought."""
+    """`target` is `module:attribute`; `extra` is what `pip install 'durable-sessions[...]'` must have brought. With
+    `holds_stop` it is loaded while signals to stop are held back, and takes them itself (`durable_base.stopping`)."""
 
     target: str
     summary: str
     extra: str
+    holds_stop: bool = False
 
 
 class LazyGroup(click.Group):
@@ -39,6 +42,8 @@ class LazyGroup(click.Group):
             remedy = f"did you mean {close[0]}?" if close else f"there are {', '.join(self._by_name)}"
             raise UsageError(f"{ctx.command_path}: no such command {cmd_name!r}; {remedy}")
         module, _, attribute = command.target.partition(":")
+        if command.holds_stop:
+            hold_stop()
         try:
             loaded: click.Command = getattr(importlib.import_module(module), attribute)
         except ModuleNotFoundError as error:

@@ -20,7 +20,12 @@ _LOCAL = {
     "resume": Command("durable_cli.change:resume", "Let a suspended session go on", "local"),
     "retry": Command("durable_cli.change:retry", "Give a failed session a new series of attempts", "local"),
     "delete": Command("durable_cli.change:delete", "Forget a session, its log and its workspace", "local"),
-    "driver": Command("durable_driver.cli:driver", "Drive a session for one attempt (coordinators start it)", "driver"),
+    "driver": Command(
+        "durable_driver.cli:driver",
+        "Drive a session for one attempt (coordinators start it)",
+        "driver",
+        holds_stop=True,
+    ),
     "space": Command("durable_space.cli:space", "Run a Space's daemon", "space"),
     "operator": Command("durable_operator.cli:operator", "Run the Kubernetes operator", "operator"),
 }

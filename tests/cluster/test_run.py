@@ -17,7 +17,7 @@ from durable_harness.inspect import LogReader
 REPOSITORY = Path(__file__).parents[2]
 SYSTEM = "durable-system"
 NAME = "fix-bug"
-SLEEP = "sleep 10"  # instead of the example's: long enough for three faults in one command, on a busy machine too
+SLEEP = "sleep 20"  # instead of the example's: long enough for three faults in one command, on a busy machine too
 DUMP = """
 import hashlib, json, os, stat, sys
 found = {}
@@ -216,7 +216,7 @@ def kill_each_part(cluster, calm, killed):
     for run in (calm, killed):
         wait("it ends", run.finished, 120)
         assert run.condition("Succeeded")["status"] == "True", run.condition("Succeeded")
-    assert restarts(cluster, killed), "the new leader tells of the restart it made"
+    wait("the new leader tells of the restart it made", lambda: restarts(cluster, killed), 30)
 
 
 def compare(cluster, calm, killed, tmp):
@@ -236,4 +236,5 @@ def compare(cluster, calm, killed, tmp):
     assert "half_up(exact)" in (fetched / "calc.py").read_text(), "the repaired file, as the README fetches it"
     assert killed.floors == sorted(set(killed.floors)), "epochs in the log went back"
     assert killed.floors[-1] == killed.status()["epoch"] >= 3
-    assert f'durable_session_epoch{{namespace="{killed.namespace}",session="{NAME}"}}' in metrics(cluster)
+    series = f'durable_session_epoch{{namespace="{killed.namespace}",session="{NAME}"}}'
+    wait("the metric tells of the epoch", lambda: series in metrics(cluster), 30)

@@ -89,6 +89,22 @@ def test_a_second_process_of_one_epoch_is_fenced_and_writes_nothing(place: Any) 
     assert (place.workspace / "notes.txt").read_text() == "begun\nended\n"
 
 
+def test_asked_to_stop_before_it_has_read_its_own_modules_it_stops(place: Any) -> None:
+    """In a container the kernel drops a SIGTERM that nobody has a handler for; held back, it is there when there is one."""
+    drive = place.start(1, sys.executable, "-m", "durable_cli", "driver")
+    status = Path(f"/proc/{drive.process.pid}/status")
+
+    def held_back() -> bool:
+        blocked = next(line for line in status.read_text().splitlines() if line.startswith("SigBlk:"))
+        return bool(int(blocked.split()[1], 16) & 1 << signal.SIGTERM - 1)
+
+    place.until(held_back)
+    assert not drive.lines(), "it has not begun"
+    drive.process.terminate()
+    assert drive.wait(20) == 143
+    assert (drive.report()["outcome"], drive.report()["reason"]) == ("stopped", "Stopped")
+
+
 def test_an_older_driver_is_fenced_by_a_newer_one(place: Any) -> None:
     place.script(place.held())
     first = place.start(1)
