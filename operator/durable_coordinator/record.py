@@ -13,8 +13,10 @@ from durable_coordinator.backoff import FENCED_IN_A_ROW, UNCOUNTED_SECONDS_MAX, 
 from durable_coordinator.drivers import Drive, DriveState, recorded_uid
 from durable_coordinator.exits import Exit
 from durable_coordinator.facts import DriverEnd, SessionFacts
-from durable_coordinator.report import MESSAGE_MAX, Report
+from durable_coordinator.report import COUNT_MAX, MESSAGE_MAX, Report
 from durable_coordinator.status import DriverRecord, LastExit, Progress, Restored, SessionStatus, SpaceRecord, at
+
+RECOVERY_KINDS_MAX = 16  # of the CRD: a report with more must not make the status one that the API server refuses
 
 
 def with_space(facts: SessionFacts, status: SessionStatus) -> SessionStatus:
@@ -95,7 +97,8 @@ def _with_report(status: SessionStatus, report: Report | None, finished_at: floa
         return status
     recoveries = dict(status.recoveries)
     for kind, count in report.recoveries.items():
-        recoveries[kind] = recoveries.get(kind, 0) + count
+        if kind in recoveries or len(recoveries) < RECOVERY_KINDS_MAX:
+            recoveries[kind] = min(recoveries.get(kind, 0) + count, COUNT_MAX)
     progress = status.progress
     if report.last_entry > (progress.entries if progress is not None else 0):
         progress = Progress(entries=report.last_entry, time=at(finished_at))

@@ -6,7 +6,7 @@ all, a broken second line loses only the answer (rule 32).
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -21,6 +21,10 @@ class ReportedFloor(msgspec.Struct, frozen=True):
     incarnation: str = ""
 
 
+COUNT_MAX = 2**53  # what every reader of JSON takes for a whole number
+Count = Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)]
+
+
 class _Line(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     epoch: int
     outcome: Outcome
@@ -29,9 +33,9 @@ class _Line(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     message: str = ""
     floor: ReportedFloor = ReportedFloor()
     mode: str = ""
-    entries: int = 0
-    last_entry: int = 0
-    recoveries: dict[str, int] = msgspec.field(default_factory=dict)
+    entries: Count = 0
+    last_entry: Count = 0
+    recoveries: dict[str, Count] = msgspec.field(default_factory=dict)
     usage: dict[str, Any] = msgspec.field(default_factory=dict)
     checkpoint: str = ""
 

@@ -49,12 +49,19 @@ class Stream:
 @dataclass
 class SessionMemory:
     pods: dict[str, PodSeen] = field(default_factory=dict)  # by name
-    epoch_seen: int = 0
+    epochs_seen: dict[str, int] = field(
+        default_factory=dict
+    )  # by session uid: names come back with other sessions behind them
     ends: dict[str, DriverEnd] = field(default_factory=dict)  # by pod uid
+    owners: dict[str, str] = field(default_factory=dict)  # of the pods in `ends`: pod uid -> session uid
     deleting: set[str] = field(default_factory=set)  # uids last seen with a deletionTimestamp
     unreachable: set[str] = field(default_factory=set)  # uids last seen on an unreachable node
     streams: dict[str, Stream] = field(default_factory=dict)  # by pod uid
     obstacle: tuple[Obstacle, float, int] | None = None  # with when (monotonic) and of which object generation
+
+    def ends_of(self, session_uid: str) -> dict[str, DriverEnd]:
+        """A copy: those of this session's drivers, not of a former one's of the same name."""
+        return {uid: end for uid, end in self.ends.items() if self.owners.get(uid) == session_uid}
 
     def stream(self, uid: str) -> Stream:
         """What is known of a driver's stream; a blank one for none. Not kept by asking."""
@@ -98,7 +105,8 @@ class Memory:
             return None
         memory = self.session(key)
         seen = _seen(pod, o.EPOCH)
-        memory.epoch_seen = max(memory.epoch_seen, seen.number)
+        owner = o.controller_uid(pod)
+        memory.epochs_seen[owner] = max(memory.epochs_seen.get(owner, 0), seen.number)
         stream = memory.stream(seen.uid)
         if o.is_deleting(pod):
             memory.deleting.add(seen.uid)
@@ -106,6 +114,7 @@ class Memory:
         known = memory.ends.get(seen.uid)
         if end is not None and (known is None or (end.started and not known.started)):
             memory.ends[seen.uid] = end
+            memory.owners[seen.uid] = owner
         if gone:
             memory.pods.pop(seen.name, None)
         else:
@@ -140,7 +149,7 @@ class Memory:
         old = {uid for uid, end in memory.ends.items() if end.epoch < epoch}
         live = {pod.uid for pod in memory.pods.values()}
         for uid in old:
-            del memory.ends[uid]
+            del memory.ends[uid], memory.owners[uid]
         for uid in (set(memory.streams) | memory.deleting | memory.unreachable) - live - set(memory.ends):
             memory.streams.pop(uid, None)
             memory.deleting.discard(uid)

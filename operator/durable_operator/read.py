@@ -82,9 +82,9 @@ class Reader:
         meta, memory = body["metadata"], self._memory.session(key)
         # Taken before the read: what an event tells after it would stand beside a driver that the read did not show yet, or still
         # shows as running.
-        before, seen = dict(memory.ends), memory.epoch_seen
+        before, seen = memory.ends_of(meta["uid"]), memory.epochs_seen.get(meta["uid"], 0)
         driver = await self._driver(key, driver_name(key[1], status.epoch), spec, status) if status.epoch else None
-        ends = before if driver is not None else dict(memory.ends)
+        ends = before if driver is not None else memory.ends_of(meta["uid"])
         driving = driver is not None and driver.running
         space_read = await self.space((key[0], spec.space_name(key[1])), ask=not driving, session=body)
         recorded = status.driver.uid if status.driver is not None else ""

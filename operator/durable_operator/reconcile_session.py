@@ -179,6 +179,8 @@ def _after(context: Context, key: Key, read: SessionRead, status: SessionStatus)
     facts = read.facts
     space_key = (key[0], facts.spec.space_name(key[1]))
     waiters = context.memory.space(space_key).waiters
+    for uid in [uid for uid, one in waiters.items() if (one.namespace, one.name) == key and uid != facts.uid]:
+        del waiters[uid]  # a former session of this name, whose end nobody saw
     holds = facts.space is not None and is_ours(facts.space.status, facts.uid)
     wants = wants_lease(
         facts.spec, status, now=facts.now, deleting=facts.deleting is not None, install=context.install.id

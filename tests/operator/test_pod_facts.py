@@ -169,4 +169,4 @@ def test_an_end_that_an_event_told_is_kept_until_the_session_has_passed_it():
     assert "u" in memory.session(key).ends
     memory.passed(key, 4)
     assert not memory.session(key).ends
-    assert memory.session(key).epoch_seen == 3
+    assert memory.session(key).epochs_seen == {"": 3}
