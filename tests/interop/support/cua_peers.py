@@ -94,7 +94,8 @@ class RealDaemon:
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        words = [str(self.binary), "serve", "--listen", self.address, "--token", TOKEN]
+        # Its commands inherit what it ignores, and whoever runs these tests (`nohup`, a job in the background) may ignore some.
+        words = ["env", "--default-signal", str(self.binary), "serve", "--listen", self.address, "--token", TOKEN]
         words += ["--data-dir", str(self.folder / "data"), "--no-desktop", "--no-driver", "--no-mcp"]
         with (self.folder / "daemon.log").open("ab") as log:
             process = subprocess.Popen(words, env=self._environment, cwd=self.workspace, stdout=log, stderr=log)
