@@ -78,6 +78,26 @@ def test_workspace_whose_parent_is_gone_is_no_empty_one(tmp_path: Path) -> None:
         made.stop()
 
 
+def test_a_symlink_that_a_command_put_in_the_workspaces_place_leads_nowhere(
+    space: Client, daemon: LocalDaemon, tmp_path: Path
+) -> None:
+    """Neither a scan nor an Apply touches what it points at: those files are not the session's."""
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "kept").write_text("x")
+    swap = f"mv {daemon.workspace} {tmp_path}/moved && ln -s {other} {daemon.workspace}"
+    assert space.run("swap", swap).end.exit_code == 0
+    sha256 = hashlib.sha256(b"y").digest()
+    entry = wire.PathEntry(path=b"kept", kind=wire.PATH_KIND_FILE, mode=0o644, mtime_ns=10**18, size=1, sha256=sha256)
+    for call in (
+        lambda: space.scan(),
+        lambda: space.apply([entry], blobs={sha256: b"y"}),
+    ):
+        assert refusal(call).code == "FAILED_PRECONDITION"
+    assert space.apply([], remove=[b"kept"]).removed == 0
+    assert [(path.name, path.read_text()) for path in other.iterdir()] == [("kept", "x")]
+
+
 @pytest.mark.parametrize("path", [".", "absolute", "..", "through a link"])
 def test_file_calls_leave_the_workspace_where_it_is(
     space: Client, daemon: LocalDaemon, tmp_path: Path, path: str

@@ -40,9 +40,10 @@ def make_root(root: bytes) -> None:
 def opened(root: bytes, parts: Sequence[bytes], *, make: bool = False) -> Iterator[int]:
     """The folder at `parts`, opened for reading; with `make`, folders that lack are made.
 
-    Raise Refused (EscapesWorkspace) at a symlink, OSError (ENOENT, ENOTDIR) at what is no folder.
+    Raise Refused (EscapesWorkspace) at a symlink, OSError (ENOENT, ENOTDIR) at what is no folder; a root that a command
+    replaced by a symlink is none, wherever it points.
     """
-    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = os.open(root, _FLAGS)
     try:
         for depth, part in enumerate(parts):
             if make:

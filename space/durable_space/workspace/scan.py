@@ -82,9 +82,9 @@ class _Walk:
             self._go_on()
             folder = todo.pop()
             try:
-                fd = os.open(
-                    os.path.join(self._root, folder), os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-                )
+                # The root without a slash at its end, which would follow a symlink that a command put in its place.
+                path = os.path.join(self._root, folder) if folder else self._root
+                fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
             except (FileNotFoundError, NotADirectoryError):
                 if not folder:
                     raise  # no root, no table: an empty one would be taken for an empty workspace
