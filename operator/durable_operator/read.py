@@ -138,7 +138,7 @@ class Reader:
             else None
         )
         _note_identity(memory, pod, daemon)
-        owner = await self._owner(key[0], body, session)
+        owner, reference = await self._owner(key[0], body, session), _session_reference(body)
         generation_before, epoch_before = _former(owner, meta["uid"])
         obstacle: Obstacle | None = current(memory.obstacle, meta["generation"])
         if obstacle is None and pod is None:
@@ -152,7 +152,7 @@ class Reader:
             status=status,
             object_generation=meta["generation"],
             created_at=o.unix(meta["creationTimestamp"]) or 0.0,
-            owner_uid=o.controller_uid(body),
+            owner_uid=reference["uid"] if reference is not None else "",
             deleting=o.is_deleting(body),
             install=self._install.id,
             pod=pod,
@@ -167,7 +167,7 @@ class Reader:
             obstacle=obstacle,
             may_replace=self.placements.available(),
         )
-        return SpaceRead(body=body, facts=facts, orphaned=facts.owner_uid != "" and owner is None)
+        return SpaceRead(body=body, facts=facts, orphaned=reference is not None and owner is None)
 
     async def _driver(self, key: Key, name: str, spec: SessionSpec, status: SessionStatus) -> DriverFacts | None:
         pod = await self._kube.get(PODS, key[0], name)
@@ -266,8 +266,7 @@ class Reader:
 
     async def _owner(self, namespace: str, body: Json, known: Json | None) -> Json | None:
         """The session that the Space belongs to; None if it has none, or that one is gone."""
-        references = body["metadata"].get("ownerReferences") or ()
-        owner = next((r for r in references if r.get("controller") and r["kind"] == SESSIONS.kind), None)
+        owner = _session_reference(body)
         session = await self._session(namespace, owner["name"], known) if owner else None
         return session if session is not None and owner and session["metadata"]["uid"] == owner["uid"] else None
 
@@ -275,6 +274,12 @@ class Reader:
         if not o.is_deleting(body) or spec.deletion_policy != "Delete":
             return False
         return await self._preflight.log_is_gone(body, spec)
+
+
+def _session_reference(body: Json) -> Json | None:
+    """The controller reference of an inline Space. One that another controller made stands alone, as one that a person made."""
+    references = body["metadata"].get("ownerReferences") or ()
+    return next((one for one in references if one.get("controller") and one["kind"] == SESSIONS.kind), None)
 
 
 def parse_session(body: Json) -> tuple[SessionSpec, SessionStatus]:

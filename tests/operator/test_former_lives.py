@@ -1,6 +1,8 @@
 """Names come back with other sessions behind them, and drivers report what no status can hold."""
 
-from operator_bed import spec, wait
+import time
+
+from operator_bed import GROUP, VERSION, spec, wait
 
 
 def test_a_session_made_again_is_not_answered_by_the_former_ones_driver(api, namespace, kubelet, start_operator):
@@ -63,3 +65,25 @@ def test_a_number_that_no_status_holds_burns_no_epochs(api, namespace, kubelet, 
     kubelet.end("burn-e1", 75, report=report)
     wait("counted", lambda: api.status(namespace, "burn").get("lastExit", {}).get("epoch") == 1)
     assert api.status(namespace, "burn", "durablespaces")["epoch"] <= 2
+
+
+def test_a_space_that_another_controller_made_stands_alone(api, namespace, kubelet, start_operator):
+    """It is nobody's inline Space, so nobody's end takes it along."""
+    start_operator()
+    owner = api.core.create_namespaced_config_map(namespace, {"metadata": {"name": "platform"}})
+    reference = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "name": "platform",
+        "uid": owner.metadata.uid,
+        "controller": True,
+    }
+    metadata = {"name": "theirs", "ownerReferences": [reference]}
+    body = {"apiVersion": f"{GROUP}/{VERSION}", "kind": "DurableSpace", "spec": {}, "metadata": metadata}
+    api.custom.create_namespaced_custom_object(GROUP, VERSION, namespace, "durablespaces", body)
+    shared = spec(spaceRef={"name": "theirs"})
+    del shared["space"]
+    api.make(namespace, "durablesessions", "job", shared)
+    wait("a session works in it", lambda: kubelet.runs("job-e1"), 30)
+    time.sleep(1)
+    assert api.get(namespace, "durablespaces", "theirs") is not None
