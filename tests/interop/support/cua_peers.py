@@ -95,7 +95,16 @@ class RealDaemon:
 
     def start(self) -> None:
         # Its commands inherit what it ignores, and whoever runs these tests (`nohup`, a job in the background) may ignore some.
-        words = ["env", "--default-signal", str(self.binary), "serve", "--listen", self.address, "--token", TOKEN]
+        words = [
+            str(shutil.which("env")),
+            "--default-signal",
+            str(self.binary),
+            "serve",
+            "--listen",
+            self.address,
+            "--token",
+            TOKEN,
+        ]
         words += ["--data-dir", str(self.folder / "data"), "--no-desktop", "--no-driver", "--no-mcp"]
         with (self.folder / "daemon.log").open("ab") as log:
             process = subprocess.Popen(words, env=self._environment, cwd=self.workspace, stdout=log, stderr=log)
