@@ -93,7 +93,10 @@ def _zombies(keeper: int) -> int:
 def _outer(keeper: int, inner: int) -> int:
     """The id, out here, of the process that calls itself `inner` in the keeper's namespace."""
     for pid in procfs.descendants(procfs.table(), [keeper]):
-        status = Path(f"/proc/{pid}/status").read_text()
+        try:
+            status = Path(f"/proc/{pid}/status").read_text()
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # a shim that nobody had asked ended with the zygote
         ids = next(line for line in status.splitlines() if line.startswith("NSpid:")).split()
         if ids[-1] == str(inner) and len(ids) > 2:
             return pid
