@@ -49,9 +49,8 @@ class Stream:
 @dataclass
 class SessionMemory:
     pods: dict[str, PodSeen] = field(default_factory=dict)  # by name
-    epochs_seen: dict[str, int] = field(
-        default_factory=dict
-    )  # by session uid: names come back with other sessions behind them
+    # By session uid: names come back with other sessions behind them.
+    epochs_seen: dict[str, int] = field(default_factory=dict)
     ends: dict[str, DriverEnd] = field(default_factory=dict)  # by pod uid
     owners: dict[str, str] = field(default_factory=dict)  # of the pods in `ends`: pod uid -> session uid
     deleting: set[str] = field(default_factory=set)  # uids last seen with a deletionTimestamp

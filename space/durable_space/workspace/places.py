@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 
+from durable_base.trees import empty
 from durable_space.workspace.entries import escapes
 
 _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 MADE_MODE = 0o755
-LEVELS_MAX = 100
 
 
 def status_of(fd: int, name: bytes) -> os.stat_result | None:
@@ -89,36 +88,11 @@ def remove_tree(fd: int, name: bytes) -> bool:
         return True
     below = _enter_to_remove(fd, name, status)
     try:
-        while _empty(below, below, 1):
-            pass
+        empty(below, _enter_to_remove)
     finally:
         os.close(below)
     os.rmdir(name, dir_fd=fd)
     return True
-
-
-def _empty(folder: int, top: int, level: int) -> bool:
-    """Remove what is in `folder`; folders deeper than LEVELS_MAX go to `top` instead, for neither the interpreter's stack nor
-    the descriptors are as many as a tree may have levels. True: some did, so `top` is not empty yet."""
-    moved = False
-    for name in map(os.fsencode, os.listdir(folder)):
-        status = status_of(folder, name)
-        if status is None:
-            continue
-        if not stat.S_ISDIR(status.st_mode):
-            os.unlink(name, dir_fd=folder)
-            continue
-        below = _enter_to_remove(folder, name, status)
-        try:
-            if level == LEVELS_MAX:
-                os.rename(name, secrets.token_hex(16).encode(), src_dir_fd=folder, dst_dir_fd=top)
-                moved = True
-                continue
-            moved |= _empty(below, top, level + 1)
-        finally:
-            os.close(below)
-        os.rmdir(name, dir_fd=folder)
-    return moved
 
 
 def _enter_to_remove(fd: int, name: bytes, status: os.stat_result) -> int:
